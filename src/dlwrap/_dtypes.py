@@ -1,0 +1,114 @@
+"""NumPy dtype -> DLPack type, or why there is none and what to wrap instead.
+
+Imports nothing of dlwrap, and never `ml_dtypes`: its arrays exist only where it is imported already.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+# DLDataTypeCode of dlpack.h 1.3
+_INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """The type of one element, as DLPack's ``DLDataType`` spells it.
+
+    Attributes
+    ----------
+    code : int
+        ``DLDataTypeCode``.
+    bits : int
+        Bits of one lane.
+    lanes : int
+        1, as NumPy has no vector types.
+    """
+
+    code: int
+    bits: int
+    lanes: int
+
+
+def _types(code: int, *scalars: type[np.generic]) -> dict[type, DType]:
+    return {scalar: DType(code, 8 * np.dtype(scalar).itemsize, 1) for scalar in scalars}
+
+
+# Keyed by the C types, because numpy.longlong and numpy.int_ are different types of the same size.
+_NUMPY: dict[type, DType] = {
+    **_types(_BOOL, np.bool_),
+    **_types(_INT, np.byte, np.short, np.intc, np.int_, np.longlong),
+    **_types(_UINT, np.ubyte, np.ushort, np.uintc, np.uint, np.ulonglong),
+    **_types(_FLOAT, np.float16, np.float32, np.float64),
+    **_types(_COMPLEX, np.complex64, np.complex128),
+}
+
+_ML_DTYPES: dict[str, DType] = {
+    "bfloat16": DType(_BFLOAT, 16, 1),
+    "float8_e3m4": DType(7, 8, 1),
+    "float8_e4m3": DType(8, 8, 1),
+    "float8_e4m3b11fnuz": DType(9, 8, 1),
+    "float8_e4m3fn": DType(10, 8, 1),
+    "float8_e4m3fnuz": DType(11, 8, 1),
+    "float8_e5m2": DType(12, 8, 1),
+    "float8_e5m2fnuz": DType(13, 8, 1),
+    "float8_e8m0fnu": DType(14, 8, 1),
+}
+
+_NO_STRINGS = "DLPack has no strings"
+_NO_DATES = "DLPack has no dates"
+_REFUSED: dict[type, tuple[str, str]] = {
+    np.object_: ("its elements are pointers to Python objects", "a.astype(numpy.float64)"),
+    np.bytes_: (_NO_STRINGS, "a.view(numpy.uint8)"),
+    np.str_: (_NO_STRINGS, "a.view(numpy.uint32), the code points"),
+    str: (_NO_STRINGS, "the numbers they stand for"),
+    np.void: ("DLPack has no raw bytes", "a.view(numpy.uint8)"),
+    np.datetime64: (_NO_DATES, "a.view(numpy.int64)"),
+    np.timedelta64: (_NO_DATES, "a.view(numpy.int64)"),
+    np.longdouble: ("no GPU has a float of that width", "a.astype(numpy.float64)"),
+    np.clongdouble: ("no GPU has a float of that width", "a.astype(numpy.complex128)"),
+}
+_STRUCTURED = ("DLPack has no records", "numpy.ascontiguousarray(a[field]) of one field")
+_SUB_BYTE = ("NumPy keeps one element in a byte, GPU frameworks pack several", "a.view(numpy.uint8)")
+_UNKNOWN = ("DLPack has no type for it", "a.view(numpy.uint8), or a.astype(numpy.float32)")
+
+
+def dlpack_type(dtype: np.dtype[Any]) -> DType:
+    """Return the DLPack type of a NumPy dtype.
+
+    Raises
+    ------
+    BufferError
+        DLPack, or its consumers on a GPU, have no such type, or the byte order is not this machine's.
+    """
+    found = _NUMPY.get(dtype.type) or _ml_dtypes_type(dtype.type)
+    if found is None or dtype.fields is not None:
+        raise BufferError(_refusal(dtype))
+    if not dtype.isnative:
+        raise BufferError(
+            f"cannot export dtype {dtype.str}: DLPack has only this machine's byte order; "
+            "wrap a.astype(a.dtype.newbyteorder('='))"
+        )
+    return found
+
+
+def _ml_dtypes_type(scalar: type) -> DType | None:
+    # The type itself is compared: another package's class of that name may mean another format.
+    if getattr(sys.modules.get("ml_dtypes"), scalar.__name__, None) is scalar:
+        return _ML_DTYPES.get(scalar.__name__)
+    return None
+
+
+def _refusal(dtype: np.dtype[Any]) -> str:
+    if dtype.fields is not None:
+        why, cure = _STRUCTURED
+    elif re.match(r"u?int[124]$|float[46]_", dtype.type.__name__):
+        why, cure = _SUB_BYTE
+    else:
+        why, cure = _REFUSED.get(dtype.type, _UNKNOWN)
+    return f"cannot export dtype {dtype}: {why}; wrap {cure}"

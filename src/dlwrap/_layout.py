@@ -1,0 +1,216 @@
+"""Host object -> what can be exported of it: pointer, shape, strides, DLPack type, owner; refuses the rest.
+
+Needs NumPy and the standard library only; never touches the memory, and has no side effect but the hold.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dlwrap._dtypes import DType, dlpack_type
+from dlwrap._owner import EMPTY, Array, Hold, Span, address, extent, find_owner
+
+__all__ = ["DType", "HostLayout", "Span", "check_unmoved", "describe"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostLayout:
+    """A host array as DLPack sees it, and the memory it lies in.
+
+    Attributes
+    ----------
+    array : ndarray
+        The array as given, or a NumPy view of the buffer given.
+    pointer : int
+        Address of the first element; 0 if there is none.
+    shape : tuple of int
+        Elements along each dimension.
+    strides : tuple of int
+        In elements. A dimension of fewer than two elements, and every dimension of an array without
+        elements, has the stride that it would have in a C-contiguous array.
+    dtype : DType
+        DLPack's name of the element type.
+    itemsize, nbytes : int
+        Bytes of one element and of all of them; repeated elements of a broadcast array count each time.
+    readonly : bool
+        Whether NumPy refuses to write to the array.
+    span : Span
+        From the first byte of the lowest to the last byte of the highest element.
+    owner_span : Span
+        The memory of the object that owns the data, as far as it is known; contains `span`, and equals it
+        where the memory is a mapped file.
+    writable_memory : bool
+        False only where a write would fault: the pages are mapped read-only.
+    file_backed : bool
+        Whether the memory is a mapped file on a disk; False for shared memory.
+    hold : Hold
+        Keeps the memory mapped and in place; drop the layout to let go.
+    """
+
+    array: Array = field(repr=False)
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    itemsize: int
+    nbytes: int
+    readonly: bool
+    span: Span
+    owner_span: Span
+    writable_memory: bool
+    file_backed: bool
+    hold: Hold = field(repr=False)
+
+
+def describe(obj: object) -> HostLayout:
+    """Describe a NumPy array, or any object with the buffer protocol, and take hold of its memory.
+
+    Raises
+    ------
+    BufferError
+        The array cannot be exported through DLPack; the message says what can.
+    TypeError
+        The object has no host memory to share.
+    ValueError
+        The object's memory was given back already.
+    """
+    array = obj if isinstance(obj, np.ndarray) else _view(obj)
+    # The exact type first: numpy.ma is imported when it is first asked for.
+    if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
+        raise BufferError(
+            f"cannot export a {type(array).__name__}: DLPack has no masks; wrap a.data or a.filled()"
+        )
+    dtype = dlpack_type(array.dtype)
+    shape, itemsize, nbytes = array.shape, array.itemsize, array.nbytes
+    strides = _compact_strides(shape)
+    if nbytes == 0:
+        pointer, span = 0, EMPTY
+    else:
+        pointer = address(array)
+        if array.flags.c_contiguous:
+            span = Span(pointer, pointer + nbytes)
+        else:
+            strides = _element_strides(array, strides)
+            span = extent(array, pointer)
+        _check_alignment(array, pointer)
+    hold, owner_span, writable_memory, file_backed = find_owner(array, obj, pointer, span)
+    return HostLayout(
+        array=array,
+        pointer=pointer,
+        shape=shape,
+        strides=strides,
+        dtype=dtype,
+        itemsize=itemsize,
+        nbytes=nbytes,
+        readonly=not array.flags.writeable,
+        span=span,
+        owner_span=owner_span,
+        writable_memory=writable_memory,
+        file_backed=file_backed,
+        hold=hold,
+    )
+
+
+def check_unmoved(layout: HostLayout) -> None:
+    """Check that the array and its owner are where, and as long as, they were when they were described.
+
+    Raises
+    ------
+    BufferError
+        One of them was moved or resized in place, so that the pointer may dangle.
+    """
+    for array, pointer, nbytes in layout.hold.fixed:
+        if array.nbytes != nbytes or (nbytes and address(array) != pointer):
+            raise BufferError(
+                f"cannot export memory that has moved: {nbytes} bytes at {pointer:#x} are now {array.nbytes} "
+                f"bytes at {address(array):#x}, as after ndarray.resize(refcheck=False); wrap the array again"
+            )
+
+
+def _compact_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def _element_strides(array: Array, compact: tuple[int, ...]) -> tuple[int, ...]:
+    """Return NumPy's strides in elements, and the compact ones where they are never used."""
+    itemsize, cure = array.itemsize, "wrap numpy.ascontiguousarray(a)"
+    used = [stride for size, stride in zip(array.shape, array.strides, strict=True) if size > 1]
+    if min(used) < 0:
+        raise BufferError(f"cannot export strides {array.strides}: torch aborts on negative strides; {cure}")
+    if any(stride % itemsize for stride in used):
+        raise BufferError(
+            f"cannot export strides {array.strides}: DLPack counts elements of {itemsize} bytes; {cure}"
+        )
+    return tuple(
+        stride // itemsize if size > 1 else step
+        for size, stride, step in zip(array.shape, array.strides, compact, strict=True)
+    )
+
+
+def _check_alignment(array: Array, pointer: int) -> None:
+    # By the size, not by NumPy's smaller alignment of complex types: a GPU loads an element whole, or faults.
+    if pointer % array.itemsize:
+        raise BufferError(
+            f"cannot export address {pointer:#x}: a GPU faults on misaligned {array.itemsize}-byte elements; "
+            "wrap a.copy()"
+        )
+
+
+def _view(obj: object) -> Array:
+    """Return a NumPy array over the memory of an object that is none."""
+    name = type(obj).__name__
+    if isinstance(obj, np.generic):
+        raise TypeError(_no_memory(obj))
+    try:
+        view = memoryview(_buffer(obj))
+    except TypeError:
+        raise TypeError(_no_memory(obj)) from None
+    except ValueError as error:
+        raise ValueError(
+            f"cannot wrap a released {name} ({error}); wrap before release() or close()"
+        ) from error
+    try:
+        return np.asarray(view)
+    except (ValueError, BufferError) as error:
+        raise BufferError(
+            f"cannot export a {name} of format {view.format!r}: NumPy cannot read it ({error}); "
+            "wrap numpy.frombuffer(x, numpy.uint8), or a contiguous copy"
+        ) from error
+
+
+def _buffer(obj: Any) -> Any:
+    # Looked up, not imported: where it was never imported there is no such object.
+    shared_memory = sys.modules.get("multiprocessing.shared_memory")
+    if shared_memory is None or not isinstance(obj, shared_memory.SharedMemory):
+        return obj
+    if obj.buf is None:
+        raise ValueError("its buf is None")
+    return obj.buf
+
+
+def _no_memory(obj: object) -> str:
+    kind = type(obj)
+    return f"cannot wrap a {kind.__module__}.{kind.__qualname__}: it is no host array or buffer; {_cure(obj)}"
+
+
+def _cure(obj: object) -> str:
+    # Asked of the type: torch computes these attributes, and raises RuntimeError in some of them.
+    kind = type(obj)
+    package = kind.__module__.partition(".")[0]
+    if package == "dlwrap":
+        return "use it as it is, or wrap its .array"
+    if package == "torch" and getattr(getattr(obj, "device", None), "type", None) == "cpu":
+        return "wrap t.detach().numpy(), which shares the tensor's memory"
+    if hasattr(kind, "__cuda_array_interface__"):
+        return "it lies in device memory already: give it to the framework as it is"
+    if hasattr(kind, "__dlpack__"):
+        return "wrap numpy.from_dlpack(x)"
+    return "make an array of it with numpy.asarray(x), which copies lists and numbers, and wrap that"
