@@ -1,0 +1,33 @@
+"""Use a host array from any GPU framework in place: no copy, no use-after-free."""
+
+from dlwrap._buffer import HostWrappedBuffer as HostWrappedBuffer
+from dlwrap._buffer import Pin as Pin
+from dlwrap._buffer import pin as pin
+from dlwrap._buffer import wrap as wrap
+from dlwrap._control import Stats as Stats
+from dlwrap._control import configure as configure
+from dlwrap._control import reclaim as reclaim
+from dlwrap._control import stats as stats
+from dlwrap._errors import CudaError as CudaError
+from dlwrap._errors import DLWrapError as DLWrapError
+from dlwrap._errors import DLWrapWarning as DLWrapWarning
+from dlwrap._support import DeviceSupport as DeviceSupport
+from dlwrap._support import support as support
+from dlwrap._version import __version__ as __version__
+
+__all__ = [
+    "CudaError",
+    "DLWrapError",
+    "DLWrapWarning",
+    "DeviceSupport",
+    "HostWrappedBuffer",
+    "Pin",
+    "Stats",
+    "__version__",
+    "configure",
+    "pin",
+    "reclaim",
+    "stats",
+    "support",
+    "wrap",
+]

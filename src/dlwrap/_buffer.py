@@ -1,0 +1,541 @@
+"""`wrap` and `HostWrappedBuffer`, `pin` and `Pin`: what the user holds.
+
+Everything is validated before anything is page-locked or lent, and a failure leaves neither behind.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+
+from dlwrap import _streams
+from dlwrap._layout import HostLayout, check_unmoved, describe
+from dlwrap._lifetime import Lease, manager
+from dlwrap._native import Exporter
+from dlwrap._support import Memory, choose_device, choose_memory
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import numpy.typing as npt
+    from typing_extensions import CapsuleType
+
+    class CudaStream(Protocol):
+        """An object with the CUDA stream protocol."""
+
+        def __cuda_stream__(self) -> tuple[int, int]:
+            """Give (version, handle)."""
+
+
+CPU = (1, 0)
+_CUDA = 2
+_ANY_INDEX = 255  # what torch asks for by device="cuda"
+_LEGACY = -1
+
+
+def wrap(
+    obj: object,
+    *,
+    device: int | None = None,
+    memory: Literal["auto", "pinned", "pageable"] = "auto",
+    extent: Literal["owner", "view"] = "owner",
+    wait: Literal["streams", "device"] = "streams",
+    readonly: bool | None = None,
+) -> HostWrappedBuffer:
+    """Give GPU frameworks the use of a host array in place.
+
+    Parameters
+    ----------
+    obj : array_like
+        A NumPy array, or any object with the buffer protocol: memoryview, bytearray, array.array, mmap,
+        SharedMemory, ... Any shape; strides must be whole, non-negative numbers of elements.
+    device : int, optional
+        Ordinal of the CUDA device; by default the current context's device, else 0.
+    memory : {"auto", "pinned", "pageable"}
+        "pageable": the device reads the memory as it is, by HMM or ATS. "pinned": the memory is page-locked.
+        "auto": "pageable" where the device can, else "pinned". See `support`.
+    extent : {"owner", "view"}
+        What is page-locked: the memory of the array that owns the data, or the bytes of this view only. A
+        page-locked slice breaks CUDA copies of its parent.
+    wait : {"streams", "device"}
+        What a release waits for: the streams that were recorded (the device, where one of them cannot be
+        tracked), or always everything on the device.
+    readonly : bool, optional
+        What consumers are told; by default as the array is. ``False`` hands a read-only array to consumers that
+        know no read-only tensors.
+
+    Returns
+    -------
+    HostWrappedBuffer
+        Ready for ``from_dlpack`` of any framework.
+
+    Raises
+    ------
+    BufferError
+        The array cannot be exported, or other page-locked memory overlaps it.
+    CudaError
+        No driver, no device, or the driver refused to page-lock the memory.
+    TypeError, ValueError
+        An argument is wrong.
+    RuntimeError
+        In a forked child, or while the interpreter exits.
+    """
+    _check_choice("memory", memory, ("auto", "pinned", "pageable"))
+    _check_choice("extent", extent, ("owner", "view"))
+    _check_choice("wait", wait, ("streams", "device"))
+    if readonly not in {None, True, False}:
+        raise TypeError(f"readonly must be None, True or False, got {readonly!r}")
+    layout = describe(obj)
+    if readonly is False and not layout.writable_memory:
+        raise BufferError(
+            "cannot export read-only mapped memory with readonly=False: a write by the GPU would fault; "
+            "map it writable (numpy.memmap mode 'c'), or leave readonly=None"
+        )
+    return HostWrappedBuffer(
+        layout,
+        *_lend(layout, device, memory, extent),
+        device_wide=wait == "device",
+        readonly=layout.readonly if readonly is None else readonly,
+    )
+
+
+def pin(obj: object, *, device: int | None = None, extent: Literal["owner", "view"] = "owner") -> Pin:
+    """Keep an array page-locked, so that wraps of it or of parts of it cost next to nothing.
+
+    Where the device reads pageable memory nothing is locked, and wraps are cheap anyway.
+
+    Parameters
+    ----------
+    obj : array_like
+        As for `wrap`.
+    device : int, optional
+        As for `wrap`.
+    extent : {"owner", "view"}
+        As for `wrap`.
+
+    Returns
+    -------
+    Pin
+        A context manager; the memory stays page-locked until it is closed or collected, and until the last wrap
+        inside is released.
+
+    Raises
+    ------
+    BufferError, CudaError, TypeError, ValueError, RuntimeError
+        As `wrap`.
+    """
+    _check_choice("extent", extent, ("owner", "view"))
+    layout = describe(obj)
+    return Pin(layout, *_lend(layout, device, "auto", extent))
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def _lend(layout: HostLayout, device: object, memory: str, extent: str) -> tuple[Lease, Memory]:
+    """Make a lease on the layout's memory, page-locked where that is the kind."""
+    lifetime = manager()
+    lifetime.check_usable()
+    ordinal = choose_device(device)
+    kind = choose_memory(memory, ordinal)
+    lifetime.start()
+    locked = kind == "pinned" and layout.nbytes > 0
+    registration = lifetime.pins.acquire(layout, ordinal, extent) if locked else None
+    return Lease(ordinal, layout.hold, registration), kind
+
+
+def _export_from(lease: Lease, layout: HostLayout, *, readonly: bool) -> Exporter:
+    """Make the lease's first holder; on failure the lease is given back."""
+    lifetime = manager()
+    key = lifetime.lend(lease)
+    try:
+        return Exporter(
+            key,
+            lease.device_pointer(layout.pointer),
+            layout.pointer,
+            lease.device,
+            (layout.dtype.code, layout.dtype.bits, layout.dtype.lanes),
+            layout.shape,
+            layout.strides,
+            readonly,
+        )
+    except BaseException:
+        lifetime.take_back(key)
+        raise
+
+
+class HostWrappedBuffer:
+    """A host array that GPU frameworks use in place; made by `wrap`.
+
+    It speaks DLPack and the CUDA array interface. The array lives as long as this object or anything a framework
+    made of it, and until the GPU has finished with it.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_exporter",
+        "_layout",
+        "_lease",
+        "_memory",
+        "_readonly",
+    )
+
+    def __init__(self, layout: HostLayout, lease: Lease, memory: Memory, *, device_wide: bool, readonly: bool) -> None:
+        lease.device_wide = device_wide
+        self._exporter = _export_from(lease, layout, readonly=readonly)
+        self._lease = lease
+        self._layout: HostLayout | None = layout
+        self._memory = memory
+        self._readonly = readonly
+
+    # ---- what it is ----
+
+    @property
+    def array(self) -> npt.NDArray[Any]:
+        """The host array, or a NumPy view of the buffer given; says nothing of work that still runs."""
+        return self._open().array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements along each dimension."""
+        return self._open().array.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element to the next along each dimension, as NumPy counts them."""
+        return self._open().array.strides
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy element type."""
+        return self._open().array.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self._open().array.ndim
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self._open().nbytes
+
+    @property
+    def readonly(self) -> bool:
+        """Whether consumers are told not to write."""
+        return self._readonly
+
+    @property
+    def device(self) -> int:
+        """Ordinal of the CUDA device."""
+        return self._lease.device
+
+    @property
+    def memory(self) -> Memory:
+        """The memory kind, "pinned" or "pageable"."""
+        return self._memory
+
+    @property
+    def exports(self) -> int:
+        """Number of live DLPack exports; views that went through the CUDA array interface hold this object instead."""
+        return self._exporter.exports
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` gave the array up."""
+        return self._exporter.closed
+
+    @property
+    def ptr(self) -> int:
+        """The device's address of the first element; 0 without elements.
+
+        Whoever reads it may use it on any stream, so the release will wait for the whole device.
+        """
+        layout = self._open()
+        check_unmoved(layout)
+        self._lease.note(None)
+        return self._lease.device_pointer(layout.pointer)
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<dlwrap.HostWrappedBuffer closed>"
+        return (
+            f"<dlwrap.HostWrappedBuffer shape={self.shape} dtype={self.dtype} device={self.device} "
+            f"memory={self._memory!r} readonly={self._readonly} exports={self.exports}>"
+        )
+
+    # ---- exports ----
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Tell (kDLCUDA, device) in both memory kinds."""
+        return (_CUDA, self.device)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType:
+        """Export a DLPack capsule (array API standard, ``__dlpack__``; DLPack 1.3).
+
+        Parameters
+        ----------
+        stream : int, optional
+            The consumer's stream: 1 legacy default, 2 per-thread default, above 2 a handle; None or -1 if it tells
+            none. The release waits for it; nothing is launched on it.
+        max_version : tuple of int, optional
+            The newest DLPack version the consumer knows; None asks for a legacy capsule.
+        dl_device : tuple of int, optional
+            (2, device), or (1, 0) for a view on the CPU, which waits for the work recorded so far.
+        copy : bool, optional
+            True exports a copy, page-locked like the array.
+
+        Raises
+        ------
+        BufferError
+            The request cannot be served: closed, another device, read-only to a consumer that asks for a legacy
+            capsule, memory that has moved.
+        ValueError, TypeError
+            ``stream`` is none of the above.
+        """
+        handle = _streams.check_told_stream(stream)
+        on_host = self._serves_host(dl_device)
+        minor = _version_for(max_version)
+        if self.closed:
+            raise BufferError("cannot export a closed HostWrappedBuffer: wrap the array again")
+        layout = self._open()
+        check_unmoved(layout)
+        if copy:
+            return self._export_copy(layout, handle, minor, on_host=on_host)
+        if self._readonly and minor == _LEGACY:
+            raise BufferError(
+                "cannot export read-only memory in a legacy capsule, which cannot say so: ask with max_version=(1, 0), "
+                "or wrap with readonly=False"
+            )
+        if on_host:
+            self._wait_for_host_use()
+            return self._exporter.export(minor, True, False)
+        told = _streams.find_told_stream(handle, self.device)
+        capsule = self._exporter.export(minor, False, False)
+        self._lease.note(told)
+        return capsule
+
+    def _serves_host(self, dl_device: object) -> bool:
+        """Tell whether the CPU view is asked for; refuse what is neither that nor our device."""
+        if dl_device is None or dl_device in ((_CUDA, self.device), (_CUDA, _ANY_INDEX)):
+            return False
+        if dl_device == CPU:
+            return True
+        raise BufferError(
+            f"cannot export to dl_device={dl_device!r}: this buffer serves (2, {self.device}), CUDA, and (1, 0), CPU; "
+            "wrap with device=... for another GPU"
+        )
+
+    def _export_copy(self, layout: HostLayout, handle: int | None, minor: int, *, on_host: bool) -> CapsuleType:
+        """Export fresh memory of the same kind, which only the capsule keeps."""
+        self._wait_for_host_use()
+        copied = describe(np.array(layout.array, order="K", copy=True, subok=False))
+        if on_host:
+            lease = Lease(self.device, copied.hold, None)
+        else:
+            lease, _ = _lend(copied, self.device, self._memory, "owner")
+        exporter = _export_from(lease, copied, readonly=False)
+        told = None if on_host else _streams.find_told_stream(handle, self.device)
+        capsule = exporter.export(minor, on_host, True)
+        if not on_host:
+            lease.note(told)
+        return capsule
+
+    def _wait_for_host_use(self) -> None:
+        try:
+            manager().synchronize(self._lease)
+        except RuntimeError as error:
+            raise BufferError(f"cannot use the array on the host: {error}") from error
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The CUDA array interface, version 3, of page-locked memory.
+
+        Raises
+        ------
+        AttributeError
+            For pageable memory, whose pointers consumers cannot look up, and for types without a typestr.
+        """
+        if self._memory == "pageable":
+            raise AttributeError("__cuda_array_interface__ is for page-locked memory; this is pageable: use DLPack")
+        layout = self._open()
+        if layout.array.dtype.kind == "V":
+            raise AttributeError(f"__cuda_array_interface__ has no typestr for {layout.array.dtype}: use DLPack")
+        return {
+            "shape": layout.shape,
+            "typestr": layout.array.dtype.str,
+            "data": (self.ptr, self._readonly),
+            "strides": None
+            if layout.array.flags.c_contiguous
+            else tuple(stride * layout.itemsize for stride in layout.strides),
+            "version": 3,
+            "stream": None,
+        }
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """Give the host array to NumPy, after the work recorded so far."""
+        array = self._open().array
+        self._wait_for_host_use()
+        if copy:
+            return np.array(array, dtype=dtype, copy=True)
+        converted = array if dtype is None else array.astype(dtype, copy=False)
+        if copy is False and converted is not array:
+            raise ValueError(f"cannot convert {array.dtype} to {converted.dtype} without a copy")
+        return converted
+
+    # ---- lifetime ----
+
+    def record_stream(self, stream: int | CudaStream) -> None:
+        """Note a stream on which the array is used, so that the release waits for it too.
+
+        Parameters
+        ----------
+        stream : int or object with ``__cuda_stream__``
+            A torch, CuPy or numba stream object is kept alive until then and waited for by itself; any other
+            makes the release wait for the whole device, because its handle may be destroyed.
+
+        Raises
+        ------
+        TypeError, ValueError
+            It is neither a stream object nor a handle.
+        """
+        self._open()
+        self._lease.note(_streams.find_recorded_stream(stream, self.device))
+
+    def synchronize(self) -> None:
+        """Wait on the host for the work submitted so far to the recorded streams.
+
+        Raises
+        ------
+        RuntimeError
+            A recorded stream is being captured.
+        DLWrapError
+            The GPU failed, so that the end is unknown.
+        """
+        self._open()
+        manager().synchronize(self._lease)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Give the array up and wait until the GPU is done and the memory is unregistered.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait; by default as long as it takes. After a timeout `close` may be called again.
+
+        Raises
+        ------
+        BufferError
+            Something made from this buffer is alive; the message says how many.
+        TimeoutError
+            The release goes on in the background.
+        DLWrapError
+            The memory is kept, because the GPU or the driver failed.
+        ValueError
+            ``timeout`` is negative or NaN.
+        """
+        check_timeout(timeout)
+        manager().close(self._lease, self._exporter, timeout)
+        self._layout = None
+
+    def __enter__(self) -> HostWrappedBuffer:
+        self._open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+
+    def _open(self) -> HostLayout:
+        layout = self._layout
+        if layout is None or self._exporter.closed:
+            raise ValueError("this HostWrappedBuffer is closed: wrap the array again")
+        return layout
+
+
+class Pin:
+    """Page-locked memory that wraps inside it share; made by `pin`.
+
+    Attributes
+    ----------
+    nbytes : int
+        Bytes that are page-locked for it; 0 where the device reads pageable memory.
+    device : int
+        Ordinal of the CUDA device.
+    memory : {"pinned", "pageable"}
+        The memory kind.
+    """
+
+    __slots__ = ("__weakref__", "_exporter", "_lease", "device", "memory", "nbytes")
+
+    def __init__(self, layout: HostLayout, lease: Lease, memory: Memory) -> None:
+        self._exporter = _export_from(lease, layout, readonly=True)
+        self._lease = lease
+        self.device = lease.device
+        self.memory = memory
+        self.nbytes = 0 if lease.pin is None else lease.pin.nbytes
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._exporter.closed
+
+    def close(self, timeout: float | None = None) -> None:
+        """Give it up; wait until the memory is unregistered, unless wraps inside still use it.
+
+        Raises
+        ------
+        TimeoutError, DLWrapError, ValueError
+            As `HostWrappedBuffer.close`.
+        """
+        check_timeout(timeout)
+        manager().close(self._lease, self._exporter, timeout)
+
+    def __enter__(self) -> Pin:
+        if self.closed:
+            raise ValueError("this Pin is closed: pin the array again")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"nbytes={self.nbytes}"
+        return f"<dlwrap.Pin {state} device={self.device} memory={self.memory!r}>"
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Refuse what is no number of seconds."""
+    if timeout is not None and (math.isnan(timeout) or timeout < 0):
+        raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
+
+
+def _version_for(max_version: object) -> int:
+    """Give the newest minor version of DLPack 1 that the consumer knows, or `_LEGACY`."""
+    match max_version:
+        case None:
+            return _LEGACY
+        case (int(major), int(minor)) if major >= 0 and minor >= 0:
+            newest = 2**31 - 1
+            return _LEGACY if major < 1 else min(minor, newest) if major == 1 else newest
+    # Not TypeError: consumers would retry with fewer arguments.
+    raise BufferError(f"max_version must be None or (major, minor), got {max_version!r}")
+
+
+for _public in (wrap, pin, HostWrappedBuffer, Pin):
+    _public.__module__ = "dlwrap"

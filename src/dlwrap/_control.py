@@ -1,0 +1,103 @@
+"""What concerns the whole process: `reclaim`, `configure`, `stats`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dlwrap import _native
+from dlwrap._buffer import check_timeout
+from dlwrap._lifetime import manager
+from dlwrap._pinning import MEBIBYTE
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What dlwrap holds at the moment.
+
+    Attributes
+    ----------
+    live : int
+        Wraps and pins whose wrapper, or something made of it, is alive.
+    exports : int
+        Live DLPack exports.
+    pinned_bytes : int
+        Bytes that dlwrap has page-locked, those that linger included.
+    pending : int
+        Releases that wait for the GPU.
+    lingering : int
+        Page-locked ranges that nobody uses any more.
+    lingering_bytes : int
+        Their bytes.
+    leaked : int
+        Releases and ranges whose memory is kept for ever, because the GPU or the driver failed.
+    """
+
+    live: int
+    exports: int
+    pinned_bytes: int
+    pending: int
+    lingering: int
+    lingering_bytes: int
+    leaked: int
+
+
+def stats() -> Stats:
+    """Count what dlwrap holds; the counts are taken one after the other while other threads go on."""
+    lifetime = manager()
+    lingering, lingering_bytes = lifetime.pins.lingering()
+    return Stats(
+        live=lifetime.count_live(),
+        exports=_native.live_exports(),
+        pinned_bytes=lifetime.pins.pinned_bytes,
+        pending=lifetime.count_pending(),
+        lingering=lingering,
+        lingering_bytes=lingering_bytes,
+        leaked=lifetime.leaked,
+    )
+
+
+def reclaim(timeout: float | None = None) -> None:
+    """Wait until everything handed over so far is released, unregistered and dropped.
+
+    Parameters
+    ----------
+    timeout : float, optional
+        Seconds to wait; by default as long as it takes.
+
+    Raises
+    ------
+    TimeoutError
+        The releases go on in the background.
+    DLWrapError
+        Some memory is kept, because the GPU or the driver failed.
+    ValueError
+        ``timeout`` is negative or NaN.
+    """
+    check_timeout(timeout)
+    manager().reclaim(timeout)
+
+
+def configure(*, linger_seconds: float = 0.1, linger_bytes: float = 256 * MEBIBYTE) -> None:
+    """Set how long page-locked memory that nobody uses may stay, to be used again by the next wrap.
+
+    Parameters
+    ----------
+    linger_seconds : float
+        Seconds; 0 unregisters at once, infinity keeps it until `reclaim`.
+    linger_bytes : float
+        Bytes that may linger together; beyond that the longest unused go first.
+
+    Raises
+    ------
+    ValueError
+        One of them is negative or NaN.
+    """
+    for name, value in (("linger_seconds", linger_seconds), ("linger_bytes", linger_bytes)):
+        if math.isnan(value) or value < 0:
+            raise ValueError(f"{name} must be at least 0, got {value}")
+    manager().set_linger(linger_seconds, linger_bytes)
+
+
+for _public in (Stats, stats, reclaim, configure):
+    _public.__module__ = "dlwrap"

@@ -1,0 +1,266 @@
+"""The driver layer: the only file that imports ``cuda.bindings``, and only at the first driver call.
+
+Typed calls that raise `CudaError`; contexts are pushed and popped, so that the caller's current context is as
+it was. It knows nothing of arrays, buffers or lifetimes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dlwrap import _native
+from dlwrap._errors import CudaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LEGACY_STREAM = 1
+PER_THREAD_STREAM = 2
+
+# CUresult values that dlwrap decides on (CUDA driver API, "Data types used by CUDA driver").
+INVALID_VALUE = 1
+OUT_OF_MEMORY = 2
+NOT_READY = 600
+HOST_MEMORY_ALREADY_REGISTERED = 712
+HOST_MEMORY_NOT_REGISTERED = 713
+NOT_SUPPORTED = 801
+CAPTURE_IMPLICIT = 906
+NO_DRIVER = -1
+UNKNOWN_RESULT = -2
+
+_REGISTER_PORTABLE = 1
+_REGISTER_DEVICEMAP = 2
+_REGISTER_READ_ONLY = 8
+_EVENT_BLOCKING_SYNC = 1
+_EVENT_DISABLE_TIMING = 2
+
+_loading = threading.Lock()
+
+
+@functools.cache
+def _module() -> Any:
+    """Import ``cuda.bindings.driver`` and initialise the driver."""
+    with _loading:
+        try:
+            from cuda.bindings import driver  # noqa: PLC0415 -- import dlwrap must touch no driver
+        except ImportError as error:
+            raise CudaError(NO_DRIVER, "NO_BINDINGS", f"cuda-bindings cannot be imported: {error}", "import") from error
+        _check("cuInit", _invoke(driver, "cuInit", (0,)), driver)
+        return driver
+
+
+def _invoke(driver: Any, name: str, args: tuple[Any, ...]) -> Any:
+    """Call one driver function; what the bindings raise by themselves becomes a `CudaError`."""
+    try:
+        return getattr(driver, name)(*args)
+    except ValueError as error:
+        # The bindings refuse results that their enumeration lacks: "12345 is not a valid CUresult".
+        word = str(error).split(" ", 1)[0]
+        if "CUresult" not in str(error) or not word.isdecimal():
+            raise
+        raise CudaError(int(word), "unknown CUresult", "newer than the installed cuda-bindings", name) from error
+    except RuntimeError as error:
+        # No libcuda, or one that is too old to have the function: the bindings' own classes, all RuntimeErrors.
+        cure = "install the NVIDIA driver, or use dlwrap.testing to run without a GPU"
+        raise CudaError(NO_DRIVER, "NO_DRIVER", f"{error} ({cure})", name) from error
+
+
+def _check(name: str, results: Any, driver: Any) -> Any:
+    """Return what the call returned beside its result; raise if that is not success."""
+    result = results[0]
+    if int(result) != 0:
+        raise CudaError(int(result), result.name, _explain(driver, result), name)
+    return results[1] if len(results) == 2 else results[1:]
+
+
+def _explain(driver: Any, result: Any) -> str:
+    """Give the driver's own explanation of a result."""
+    code, text = driver.cuGetErrorString(result)
+    return text.decode() if int(code) == 0 else "no explanation"
+
+
+def _call(name: str, *args: Any) -> Any:
+    driver = _module()
+    return _check(name, _invoke(driver, name, args), driver)
+
+
+# ---- devices and contexts ----
+
+
+def device_count() -> int:
+    """Count the CUDA devices."""
+    return int(_call("cuDeviceGetCount"))
+
+
+def driver_version() -> int:
+    """Give the CUDA version that the driver supports, as 1000 * major + 10 * minor."""
+    return int(_call("cuDriverGetVersion"))
+
+
+def device_name(device: int) -> str:
+    """Give the device's name."""
+    name: bytes = _call("cuDeviceGetName", 256, device)
+    return name.split(b"\0", 1)[0].decode()
+
+
+def attribute(device: int, name: str) -> int:
+    """Read ``CU_DEVICE_ATTRIBUTE_<name>``."""
+    attributes = _module().CUdevice_attribute
+    return int(_call("cuDeviceGetAttribute", getattr(attributes, f"CU_DEVICE_ATTRIBUTE_{name}"), device))
+
+
+def current_device() -> int | None:
+    """Give the device of the calling thread's current context, if it has one."""
+    return int(_call("cuCtxGetDevice")) if int(_call("cuCtxGetCurrent")) else None
+
+
+@functools.cache
+def _primary(device: int) -> Any:
+    """Retain the device's primary context, to the end of the process."""
+    return _call("cuDevicePrimaryCtxRetain", device)
+
+
+@contextlib.contextmanager
+def primary_context(device: int) -> Iterator[None]:
+    """Make the device's primary context current, and leave the caller's as it was."""
+    _call("cuCtxPushCurrent", _primary(device))
+    try:
+        yield
+    finally:
+        _call("cuCtxPopCurrent")
+
+
+def is_primary_context_current(device: int) -> bool:
+    """Tell whether the legacy default stream means that of the device's primary context.
+
+    Where the current context belongs to another device, or there is none, a stream handle told for this device can
+    only mean its primary context.
+    """
+    current = int(_call("cuCtxGetCurrent"))
+    return current in {0, int(_primary(device))} or int(_call("cuCtxGetDevice")) != device
+
+
+def is_stream_of_primary_context(stream: int, device: int) -> bool:
+    """Tell whether a live stream belongs to the device's primary context."""
+    return int(_call("cuStreamGetCtx", _module().CUstream(stream))) == int(_primary(device))
+
+
+# ---- capture modes ----
+
+
+@contextlib.contextmanager
+def relaxed() -> Iterator[None]:
+    """Let the calling thread make calls that would otherwise invalidate captures of other threads."""
+    mode = relax_thread()
+    try:
+        yield
+    finally:
+        _call("cuThreadExchangeStreamCaptureMode", mode)
+
+
+def relax_thread() -> Any:
+    """Set the calling thread's capture mode to RELAXED; return the mode it had."""
+    return _call("cuThreadExchangeStreamCaptureMode", _module().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+
+
+# ---- page-locking ----
+
+
+def register(pointer: int, nbytes: int, *, read_only: bool = False) -> None:
+    """Page-lock memory for every context (cuMemHostRegister)."""
+    flags = _REGISTER_PORTABLE | _REGISTER_DEVICEMAP | (_REGISTER_READ_ONLY if read_only else 0)
+    _call("cuMemHostRegister", pointer, nbytes, flags)
+
+
+def unregister(pointer: int) -> None:
+    """Undo `register`; waits for everything that runs on the device (cuMemHostUnregister)."""
+    _call("cuMemHostUnregister", pointer)
+
+
+def device_pointer(pointer: int) -> int:
+    """Give the current context's address of page-locked memory (cuMemHostGetDevicePointer)."""
+    return int(_call("cuMemHostGetDevicePointer", pointer, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRange:
+    """A range of host memory that the driver already knows."""
+
+    start: int
+    stop: int
+
+
+def known_range(pointer: int) -> KnownRange | None:
+    """Give the range that the driver knows around a host address, or None for pageable memory."""
+    names = _module().CUpointer_attribute
+    try:
+        start = _call("cuPointerGetAttribute", names.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, pointer)
+        size = _call("cuPointerGetAttribute", names.CU_POINTER_ATTRIBUTE_RANGE_SIZE, pointer)
+    except CudaError as error:
+        if error.code == INVALID_VALUE:
+            return None
+        raise
+    return KnownRange(int(start), int(start) + int(size)) if int(size) else None
+
+
+# ---- events ----
+
+
+@functools.cache
+def _address(name: str) -> int:
+    """Look up a driver function for the native part, in its legacy-stream form."""
+    flags = _module().CUdriverProcAddress_flags.CU_GET_PROC_ADDRESS_LEGACY_STREAM
+    address, _status = _call("cuGetProcAddress", name.encode(), 12000, int(flags))
+    return int(address)
+
+
+def create_event() -> Any:
+    """Create an event that costs no CPU to wait for and no time stamps."""
+    return _call("cuEventCreate", _EVENT_BLOCKING_SYNC | _EVENT_DISABLE_TIMING)
+
+
+def destroy_event(event: Any) -> None:
+    """Destroy an event; the driver lets work that waits for it go on."""
+    _call("cuEventDestroy", event)
+
+
+def record_unless_capturing(event: Any, stream: int) -> bool:
+    """Record the event on the stream, or say False: the stream captures, and the event must not be waited for."""
+    code, capturing = _native.record(_address("cuStreamIsCapturing"), _address("cuEventRecord"), stream, int(event))
+    if code == CAPTURE_IMPLICIT or capturing:
+        return False
+    if code != 0:
+        raise CudaError(code, _result_name(code), "recording an event failed", "cuEventRecord")
+    return True
+
+
+def _result_name(code: int) -> str:
+    try:
+        return str(_module().CUresult(code).name)
+    except ValueError:
+        return "unknown CUresult"
+
+
+def is_event_done(event: Any) -> bool:
+    """Ask whether everything before the recorded event has finished (cuEventQuery)."""
+    driver = _module()
+    results = _invoke(driver, "cuEventQuery", (event,))
+    if int(results[0]) == NOT_READY:
+        return False
+    _check("cuEventQuery", results, driver)
+    return True
+
+
+def is_capturing(stream: int) -> bool:
+    """Ask whether a live stream captures, or would break a capture (cuStreamIsCapturing)."""
+    try:
+        status = _call("cuStreamIsCapturing", _module().CUstream(stream))
+    except CudaError as error:
+        if error.code == CAPTURE_IMPLICIT:
+            return True
+        raise
+    return int(status) != 0

@@ -1,0 +1,391 @@
+"""The lifetime manager: which memory is lent out, and its way back: wait, unregister, drop.
+
+One thread takes the keys of released leases from the native list, waits for the GPU by events, and drops what is
+done; the `Sweeper`'s thread makes the calls that block. Nothing here runs on a releasing thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import math
+import os
+import sys
+import threading
+import time
+import warnings
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+from dlwrap import _driver, _native
+from dlwrap._errors import CudaError, DLWrapError, DLWrapWarning
+from dlwrap._pinning import PinTable
+from dlwrap._sweeper import Sweeper
+from dlwrap._waits import EventWaits, Wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dlwrap._pinning import Registration
+    from dlwrap._streams import TrackedStream
+
+_EXIT_SECONDS = 0.5  # how long the end of the program may wait for each thread
+
+
+class Completion:
+    """Lets a thread of the program wait until a number of things have been reported done."""
+
+    def __init__(self, expected: int = 1) -> None:
+        self._left = expected
+        self._failure: CudaError | None = None
+        self._changed = threading.Condition()
+
+    def expect(self, number: int) -> None:
+        """Expect more (or, negative, fewer) reports."""
+        with self._changed:
+            self._left += number
+            self._changed.notify_all()
+
+    def report(self, failure: CudaError | None) -> None:
+        """Report one thing done, or that its end cannot be known."""
+        with self._changed:
+            self._failure = self._failure or failure
+            self.expect(-1)
+
+    def wait(self, timeout: float | None, what: str) -> None:
+        """Wait for all reports.
+
+        Raises
+        ------
+        TimeoutError
+            After ``timeout`` seconds.
+        DLWrapError
+            One of the things failed, so that memory was kept.
+        """
+        if threading.current_thread() in _manager.threads:
+            raise RuntimeError(f"cannot wait for {what} in a finaliser that runs on dlwrap's own thread")
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._left <= 0, timeout):
+                raise TimeoutError(f"{what}: not done after {timeout} s; it goes on in the background")
+            if self._failure is not None:
+                raise DLWrapError(f"{what}: memory is kept, {_WHY_KEPT}") from self._failure
+
+
+_WHY_KEPT = "because it cannot be proved that the GPU is done with it"
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """Memory that is lent out until its last holder is gone and the GPU is done.
+
+    Attributes
+    ----------
+    device : int
+        The device that may use it.
+    hold : object
+        Keeps the host memory alive.
+    pin : Registration or None
+        The page-locked range that it uses.
+    device_wide : bool
+        Whether the release has to wait for the whole device.
+    streams : dict of int to TrackedStream
+        The streams that the release has to wait for, by handle.
+    closed : Completion or None
+        Reported when everything is given back; there once somebody closes.
+    """
+
+    device: int
+    hold: object
+    pin: Registration | None
+    device_wide: bool = False
+    streams: dict[int, TrackedStream] = field(default_factory=dict)
+    closed: Completion | None = None
+    when_released: list[Callable[[CudaError | None], None]] = field(default_factory=list)
+
+    def device_pointer(self, pointer: int) -> int:
+        """Give the device's address of a host address inside."""
+        return pointer if self.pin is None else self.pin.device_pointer(pointer, self.device)
+
+    def note(self, stream: TrackedStream | None) -> None:
+        """Note a stream that may use the memory; None where it cannot be tracked."""
+        if stream is None:
+            self.device_wide = True
+        else:
+            self.streams[stream.handle] = stream
+
+    @property
+    def was_used(self) -> bool:
+        """Whether there is any work to wait for."""
+        return self.device_wide or bool(self.streams)
+
+    def wait(self, finish: Callable[[CudaError | None], None], *, urgent: bool) -> Wait:
+        """Describe the work to wait for, as noted so far."""
+        return Wait(self.device, tuple(self.streams.values()), self.device_wide, finish, urgent)
+
+
+class LifetimeManager:
+    """Takes leases back, one process-wide instance; see the module."""
+
+    def __init__(self) -> None:
+        self.pins = PinTable(self._request_sweep)
+        self.leaked = 0
+        self.threads: tuple[threading.Thread, ...] = ()
+        self.refusal: str | None = None  # why nothing can be wrapped any more
+        self._sweeper = Sweeper(self.pins, self._report_part, self._note_leak)
+        self._events = EventWaits(self._sweeper.submit)
+        self._leases: dict[int, Lease] = {}
+        self._pending: dict[int, tuple[Lease, Wait]] = {}
+        self._keys = itertools.count(1)
+        self._requests: deque[Callable[[], None]] = deque()
+        # Reentrant: a collection inside may run a finaliser that wraps or closes.
+        self._lock = threading.RLock()
+        self._unstarted = [
+            threading.Thread(target=self._sweeper.run, name="dlwrap-sweeper", daemon=True),
+            threading.Thread(target=self._run, name="dlwrap-lifetime", daemon=True),
+        ]
+        self._stopping = False
+
+    # ---- called by the program's threads ----
+
+    def check_usable(self) -> None:
+        """Refuse to lend anything that would not be taken back.
+
+        Raises
+        ------
+        RuntimeError
+            In a forked child, and after the interpreter began to exit.
+        """
+        if self.refusal is not None:
+            raise RuntimeError(self.refusal)
+
+    def start(self) -> None:
+        """Start the threads, once; never from a release."""
+        with self._lock:
+            while self._unstarted:
+                self._unstarted[-1].start()
+                self.threads += (self._unstarted.pop(),)
+
+    def lend(self, lease: Lease) -> int:
+        """Take a lease into the books; give the key by which the native part will name it."""
+        key = next(self._keys)
+        self._leases[key] = lease
+        return key
+
+    def take_back(self, key: int) -> None:
+        """Strike out a lease that never got a holder."""
+        lease = self._leases.pop(key)
+        if lease.pin is not None:
+            self.pins.release(lease.pin)
+
+    def close(self, lease: Lease, exporter: _native.Exporter, timeout: float | None) -> None:
+        """Give up the wrapper's hold, and wait until everything is given back.
+
+        Raises
+        ------
+        BufferError
+            Importers are alive.
+        TimeoutError, DLWrapError
+            As `Completion.wait`.
+        """
+        if self.refusal is not None:
+            exporter.close()
+            return
+        with self._lock:
+            closed = lease.closed = lease.closed or Completion()
+        if alive := exporter.close():
+            raise BufferError(
+                f"cannot close: {alive} importer{'s' * (alive > 1)} of this HostWrappedBuffer still alive; "
+                "drop the tensors and arrays made from it first"
+            )
+        closed.wait(timeout, "close()")
+
+    def synchronize(self, lease: Lease) -> None:
+        """Wait for the work noted on a lease.
+
+        Raises
+        ------
+        RuntimeError
+            One of its streams captures, so that it has no end to wait for.
+        DLWrapError
+            As `Completion.wait`.
+        """
+        if self.refusal is not None or not lease.was_used:
+            return
+        with _driver.primary_context(lease.device):
+            capturing = [handle for handle in list(lease.streams) if _driver.is_capturing(handle)]
+        if capturing:
+            raise RuntimeError(
+                f"cannot wait for stream {capturing[0]:#x}: it is being captured; call again after the capture ends"
+            )
+        done = Completion()
+        self._request(lambda: self._events.add(lease.wait(done.report, urgent=True)))
+        done.wait(None, "synchronize()")
+
+    def reclaim(self, timeout: float | None) -> None:
+        """Wait until everything handed over so far is released and unregistered.
+
+        Raises
+        ------
+        TimeoutError, DLWrapError
+            As `Completion.wait`.
+        """
+        if not self.threads or self.refusal is not None:
+            return
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        released = Completion()
+        self._request(lambda: self._hurry(released))
+        released.wait(timeout, "reclaim()")
+        unregistered = Completion()
+        unregistered.expect(self.pins.flush(unregistered.report) - 1)
+        left = None if timeout is None else max(0.0, deadline - time.monotonic())
+        unregistered.wait(left, "reclaim()")
+
+    def set_linger(self, seconds: float, nbytes: float) -> None:
+        """Set how long, and how much, may stay page-locked without a user."""
+        self.pins.linger_seconds, self.pins.linger_bytes = seconds, nbytes
+        self._request_sweep()
+
+    def count_live(self) -> int:
+        """Count the leases with holders."""
+        return len(self._leases)
+
+    def count_pending(self) -> int:
+        """Count the leases that wait for the GPU."""
+        return len(self._pending)
+
+    # ---- called by either thread ----
+
+    def _request(self, action: Callable[[], None]) -> None:
+        """Have the manager's thread do something after it has taken what was released before."""
+        self._requests.append(action)
+        _native.wake()
+
+    def _request_sweep(self) -> None:
+        self._sweeper.request()
+
+    def _report_part(self, wait: Wait, failure: CudaError | None) -> None:
+        self._request(lambda: wait.end_part(failure))
+
+    def _note_leak(self, failure: CudaError) -> None:
+        """Count memory that is kept, and warn of the first."""
+        self.leaked += 1
+        if self.leaked > 1 or self._stopping:
+            return
+        try:
+            warnings.warn(f"dlwrap keeps memory, {_WHY_KEPT}: {failure}", DLWrapWarning, stacklevel=2)
+        except DLWrapWarning as error:
+            # Warnings are errors here, but an error must not end the thread.
+            _report_unraisable(error, self)
+
+    # ---- the manager's thread ----
+
+    def _run(self) -> None:
+        """Take leases back until stopped; the body of the thread."""
+        _driver.relax_thread()
+        while not self._stopping:
+            self._guard(lambda: self._take_released(self._events.next_pause()))
+            while self._requests:
+                self._guard(self._requests.popleft())
+            self._guard(self._events.advance)
+
+    def _guard(self, step: Callable[[], None]) -> None:
+        """Let no fault end the thread; what the step was about stays in the books, and so in memory."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 -- a dead manager would release nothing any more
+            _report_unraisable(error, step)
+
+    def _take_released(self, seconds: float) -> None:
+        """Begin the release of every lease whose last holder went, within so many seconds."""
+        for key in _native.wait(seconds):
+            lease = self._leases[key]
+            wait = lease.wait(partial(self._finish_release, key), urgent=lease.closed is not None)
+            self._pending[key] = (lease, wait)
+            del self._leases[key]
+            self._events.add(wait)
+
+    def _finish_release(self, key: int, failure: CudaError | None) -> None:
+        """Unregister and drop, or keep for ever."""
+        lease, _ = self._pending.pop(key)
+        reports, pin, closed = lease.when_released, lease.pin, lease.closed
+        if failure is not None:
+            _native.leak(lease)
+            self._note_leak(failure)
+            reports = [*reports, closed.report] if closed else reports
+        else:
+            # The registration keeps the memory until it is unregistered.
+            lease.hold = lease.pin = None
+            lease.streams = {}
+            if pin is not None:
+                self.pins.release(pin, flush=closed is not None, then=None if closed is None else closed.report)
+            elif closed is not None:
+                closed.report(None)
+        for report in reports:
+            report(failure)
+
+    def _hurry(self, released: Completion) -> None:
+        """Report to ``released`` once for every lease pending now, and once for this."""
+        self._take_released(0)
+        for lease, wait in self._pending.values():
+            wait.urgent = True
+            released.expect(1)
+            lease.when_released.append(released.report)
+        self._request_sweep()
+        released.report(None)
+
+    # ---- the end ----
+
+    def stop(self) -> None:
+        """Stop before finalisation: from here on everything only leaks, on purpose."""
+        if not self.threads:
+            return
+        self.refusal = "cannot wrap: the interpreter is exiting"
+        self._stopping = True
+        _native.leak(self)
+        _native.wake()
+        self._sweeper.stop()
+        for thread in self.threads:
+            thread.join(_EXIT_SECONDS)
+
+    def abandon(self) -> LifetimeManager:
+        """Give a manager for a forked child, where nothing may touch CUDA; this one is kept as it was."""
+        if not self.threads:
+            return self
+        _native.leak(self)
+        successor = LifetimeManager()
+        successor.refusal = "cannot wrap in a forked child: CUDA does not survive fork(); start children by spawn"
+        return successor
+
+
+_manager = LifetimeManager()
+
+
+def manager() -> LifetimeManager:
+    """Give the process's lifetime manager."""
+    return _manager
+
+
+def _follow_fork() -> None:
+    global _manager  # noqa: PLW0603 -- one per process, and a fork makes a process
+    _manager = _manager.abandon()
+
+
+def _stop_at_exit() -> None:
+    _manager.stop()
+
+
+os.register_at_fork(after_in_child=_follow_fork)
+# Registered before anything can be wrapped, so that it runs after the exit hooks that still use wrapped memory.
+atexit.register(_stop_at_exit)
+
+
+def _report_unraisable(error: Exception, where: object) -> None:
+    """Show an error that no caller is there for."""
+    sys.unraisablehook(
+        SimpleNamespace(
+            exc_type=type(error), exc_value=error, exc_traceback=error.__traceback__, err_msg=None, object=where
+        )
+    )

@@ -1,0 +1,180 @@
+"""Which stream was recorded, and whether its handle can still be touched later.
+
+A destroyed stream's handle must never be touched, and nothing can ask whether a handle is alive. So a stream is
+tracked only where it can't be destroyed (the legacy default stream) or where we hold the object that would
+destroy it. Every other stream means a device-wide wait. This module records nothing and waits for nothing.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dlwrap import _driver
+from dlwrap._errors import CudaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedStream:
+    """A stream of the device's primary context whose handle stays alive as long as this does.
+
+    Attributes
+    ----------
+    handle : int
+        The ``CUstream``; 1 is the legacy default stream.
+    device : int
+        The device whose primary context it belongs to.
+    owner : object
+        What would destroy the stream; None for the legacy default stream.
+    """
+
+    handle: int
+    device: int
+    owner: object
+
+
+def check_told_stream(stream: object) -> int | None:
+    """Validate the ``stream`` argument of ``__dlpack__`` (array API standard, CUDA rules).
+
+    Returns
+    -------
+    int or None
+        The handle, or None where the consumer told no stream (None or -1).
+    """
+    if stream is None:
+        return None
+    handle = _as_handle(stream)
+    if handle == 0:
+        raise ValueError("stream must not be 0: it is ambiguous between 1 (legacy default) and 2 (per-thread default)")
+    if handle < -1:
+        raise ValueError(f"stream must be None, -1, 1, 2 or a CUstream handle, got {handle}")
+    return None if handle == -1 else handle
+
+
+def find_told_stream(handle: int | None, device: int) -> TrackedStream | None:
+    """Find who keeps the stream of a ``__dlpack__`` call alive; None means a device-wide wait.
+
+    The handle is alive during the call. The consumer's framework is asked for its current stream object, and only
+    if it has been imported already.
+    """
+    if handle is None:
+        return None
+    if handle == _driver.LEGACY_STREAM:
+        return _track_legacy(device)
+    for find in _CURRENT_STREAMS:
+        owner = _ask(find, device)
+        if owner is not None and _handle_of(owner) == handle:
+            return _track_owned(handle, device, owner)
+    return None
+
+
+def find_recorded_stream(stream: object, device: int) -> TrackedStream | None:
+    """Find what `record_stream` was given: a handle, or an object with ``__cuda_stream__``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is neither, or handle 0, -1 or below.
+    """
+    if not hasattr(stream, "__cuda_stream__"):
+        handle = check_told_stream(stream)
+        if handle is None:
+            raise ValueError(f"record_stream needs a stream, got {stream!r}: pass a handle or a __cuda_stream__ object")
+        return _track_legacy(device) if handle == _driver.LEGACY_STREAM else None
+    handle = _handle_of(stream)
+    if handle is None:
+        raise TypeError(f"__cuda_stream__ of {type(stream).__name__} must return (0, handle)")
+    if handle == _driver.LEGACY_STREAM or (handle == 0 and _class_of(stream) in _ZERO_IS_LEGACY):
+        return _track_legacy(device)
+    return _track_owned(handle, device, stream) if _keeps_its_handle(stream) else None
+
+
+def _as_handle(stream: object) -> int:
+    if isinstance(stream, bool):
+        raise TypeError("stream must be an integer handle or None, got a bool")
+    try:
+        return operator.index(stream)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(
+            f"stream must be an integer handle or None, got {type(stream).__name__}: "
+            "pass int(stream.handle), stream.ptr or stream.cuda_stream"
+        ) from None
+
+
+def _track_legacy(device: int) -> TrackedStream | None:
+    if not _driver.is_primary_context_current(device):
+        return None
+    return TrackedStream(_driver.LEGACY_STREAM, device, None)
+
+
+def _track_owned(handle: int, device: int, owner: object) -> TrackedStream | None:
+    if handle <= _driver.PER_THREAD_STREAM:
+        # Handle 2 names another stream on another thread, so the manager's thread can't record on it.
+        return None
+    try:
+        with _driver.relaxed():
+            ours = _driver.is_stream_of_primary_context(handle, device)
+    except CudaError:
+        ours = False
+    return TrackedStream(handle, device, owner) if ours else None
+
+
+def _handle_of(stream: Any) -> int | None:
+    """Read the stream protocol, (version 0, handle), of an object that may not have it."""
+    try:
+        version, handle = stream.__cuda_stream__()
+        return int(handle) if version == 0 else None
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+def _ask(find: Callable[[int], object], device: int) -> object:
+    """Ask a framework; one that is half imported or not initialised knows no stream."""
+    try:
+        owner = find(device)
+    except Exception:  # noqa: BLE001 -- a foreign framework's failure must not become the consumer's
+        return None
+    return owner if owner is not None and _keeps_its_handle(owner) else None
+
+
+def _current_torch_stream(device: int) -> object:
+    torch = sys.modules.get("torch")
+    return torch.cuda.current_stream(device) if torch is not None and torch.cuda.is_initialized() else None
+
+
+def _current_cupy_stream(device: int) -> object:
+    cupy = sys.modules.get("cupy")
+    return cupy.cuda.get_current_stream(device) if cupy is not None else None
+
+
+_CURRENT_STREAMS = (_current_torch_stream, _current_cupy_stream)
+
+
+def _keeps_its_handle(stream: Any) -> bool:
+    """Tell whether holding this object keeps the handle from being destroyed.
+
+    torch never destroys the streams of its pool, CuPy and numba destroy theirs with the object. Not so external
+    streams, which own nothing, and classes with a ``close()`` of their own, such as cuda.core's.
+    """
+    match _class_of(stream):
+        case "torch.cuda.streams.Stream":
+            # torch marks its own streams with an odd id; 0 is the default stream, else the id is a foreign handle.
+            return bool(stream.stream_id % 2) or stream.stream_id == 0
+        case "cupy.cuda.stream.Stream":
+            return True
+        case "numba.cuda.cudadrv.driver.Stream":
+            return not stream.external
+    return False
+
+
+# numba's handle 0 may be the per-thread default stream, by an environment variable.
+_ZERO_IS_LEGACY = {"torch.cuda.streams.Stream", "cupy.cuda.stream.Stream"}
+
+
+def _class_of(stream: object) -> str:
+    return f"{type(stream).__module__}.{type(stream).__qualname__}"

@@ -1,0 +1,114 @@
+"""The thread that makes the driver calls that block: device-wide waits, and unregistering.
+
+Both wait for the whole device and stall its launches, so they share a thread and nothing else has to wait for them.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from dlwrap import _driver
+from dlwrap._barrier import wait_for_device
+from dlwrap._errors import CudaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dlwrap._pinning import PinTable
+    from dlwrap._waits import Wait
+
+# Device-wide waits stall the program's launches, so releases that nobody waits for are batched this long.
+_PAUSE_BETWEEN_DEVICE_WAITS = 0.02
+
+
+class Sweeper:
+    """Waits for devices and unregisters what is due.
+
+    Parameters
+    ----------
+    pins : PinTable
+        Whose registrations to unregister.
+    end_part : callable
+        Told, on this thread, the outcome of each device-wide wait.
+    keep : callable
+        Told, on this thread, why a registration could not be undone.
+    """
+
+    def __init__(
+        self,
+        pins: PinTable,
+        end_part: Callable[[Wait, CudaError | None], None],
+        keep: Callable[[CudaError], None],
+    ) -> None:
+        self._pins = pins
+        self._end_part = end_part
+        self._keep = keep
+        self._waits: list[Wait] = []
+        self._not_before = -math.inf
+        self._requested = False
+        self._stopping = False
+        self._changed = threading.Condition()
+
+    def submit(self, wait: Wait) -> None:
+        """Have the wait's device waited for."""
+        with self._changed:
+            self._waits.append(wait)
+        self.request()
+
+    def request(self) -> None:
+        """Look again at what is due."""
+        with self._changed:
+            self._requested = True
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """End `run` after the driver call it may be in."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+
+    def run(self) -> None:
+        """Sweep until stopped; the body of the thread."""
+        _driver.relax_thread()
+        pause = math.inf
+        while self._sleep(pause):
+            pause = min(self._wait_for_devices(), self._unregister_due())
+
+    def _sleep(self, pause: float) -> bool:
+        with self._changed:
+            timeout = None if math.isinf(pause) else pause
+            self._changed.wait_for(lambda: self._requested or self._stopping, timeout)
+            self._requested = False
+            return not self._stopping
+
+    def _wait_for_devices(self) -> float:
+        """Serve every wait submitted so far with one wait per device; give the seconds to the next."""
+        with self._changed:
+            left = self._not_before - time.monotonic()
+            if not self._waits:
+                return math.inf
+            if left > 0 and not any(wait.urgent for wait in self._waits):
+                return left
+            waits, self._waits = self._waits, []
+        for device in {wait.device for wait in waits}:
+            try:
+                wait_for_device(device)
+                failure = None
+            except CudaError as error:
+                failure = error
+            for wait in waits:
+                if wait.device == device:
+                    self._end_part(wait, failure)
+        self._not_before = time.monotonic() + _PAUSE_BETWEEN_DEVICE_WAITS
+        return math.inf
+
+    def _unregister_due(self) -> float:
+        due, pause = self._pins.due(time.monotonic())
+        for registration in due:
+            failure = self._pins.unregister(registration)
+            if failure is not None:
+                self._keep(failure)
+        return pause

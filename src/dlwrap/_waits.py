@@ -1,0 +1,158 @@
+"""Waiting for the GPU without blocking: events recorded on tracked streams, and polled.
+
+Used by the lifetime manager's thread alone. What cannot be tracked is handed on to whoever waits device-wide.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dlwrap import _driver
+from dlwrap._errors import CudaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dlwrap._streams import TrackedStream
+
+_SHORTEST_PAUSE = 50e-6
+_LONGEST_PAUSE = 2e-3
+FOREVER = -1.0
+
+
+@dataclass(slots=True, eq=False)
+class Wait:
+    """Work on a device that has to end before something else may happen.
+
+    Attributes
+    ----------
+    device : int
+        The device that works.
+    streams : tuple of TrackedStream
+        Wait for what has been submitted to these.
+    device_wide : bool
+        Wait for everything that has been submitted to the device.
+    finish : callable
+        Called once, by the manager's thread, with None or with the error that leaves the end unknown.
+    urgent : bool
+        Whether a thread of the program waits for it.
+    """
+
+    device: int
+    streams: tuple[TrackedStream, ...]
+    device_wide: bool
+    finish: Callable[[CudaError | None], None]
+    urgent: bool = False
+    _parts: int = 0
+    _failure: CudaError | None = None
+
+    def begin(self) -> None:
+        """Count the parts that have to end."""
+        self._parts = len(self.streams) + self.device_wide
+        if self._parts == 0:
+            self.finish(None)
+
+    def end_part(self, failure: CudaError | None) -> None:
+        """Note that one part ended."""
+        self._parts -= 1
+        self._failure = self._failure or failure
+        if self._parts == 0:
+            self.finish(self._failure)
+
+
+@dataclass(slots=True, eq=False)
+class _Recording:
+    """An event on a stream, for all the waits that were there when it was recorded."""
+
+    event: Any
+    waits: list[Wait]
+
+
+@dataclass(slots=True, eq=False)
+class _Queue:
+    """What waits for one stream: not recorded yet, and recorded in order."""
+
+    stream: TrackedStream
+    unrecorded: list[Wait] = field(default_factory=list)
+    recordings: deque[_Recording] = field(default_factory=deque)
+
+
+class EventWaits:
+    """Records and polls one event per stream and batch.
+
+    Parameters
+    ----------
+    wait_for_device : callable
+        Takes a wait whose device must be waited for as a whole, and calls its `Wait.end_part` later.
+    """
+
+    def __init__(self, wait_for_device: Callable[[Wait], None]) -> None:
+        self._wait_for_device = wait_for_device
+        self._queues: dict[tuple[int, int], _Queue] = {}
+        self._pause = _SHORTEST_PAUSE
+
+    def add(self, wait: Wait) -> None:
+        """Begin a wait; the next `advance` records its events."""
+        self._pause = _SHORTEST_PAUSE
+        wait.begin()
+        for stream in wait.streams:
+            key = (stream.device, stream.handle)
+            self._queues.setdefault(key, _Queue(stream)).unrecorded.append(wait)
+        if wait.device_wide:
+            self._wait_for_device(wait)
+
+    def advance(self) -> None:
+        """Record what can be recorded, and end what the GPU has finished."""
+        for key, queue in list(self._queues.items()):
+            if queue.unrecorded:
+                self._record(queue)
+            while queue.recordings and self._poll(queue.recordings[0]):
+                queue.recordings.popleft()
+                self._pause = _SHORTEST_PAUSE
+            if not queue.unrecorded and not queue.recordings:
+                del self._queues[key]
+
+    def next_pause(self) -> float:
+        """Give the seconds until `advance` should be called again; negative for never."""
+        if not self._queues:
+            return FOREVER
+        pause = self._pause
+        self._pause = min(2 * pause, _LONGEST_PAUSE)
+        return pause
+
+    def _record(self, queue: _Queue) -> None:
+        """Record one event for all; nothing changes while the stream captures."""
+        try:
+            with _driver.primary_context(queue.stream.device):
+                event = _driver.create_event()
+                try:
+                    recorded = _driver.record_unless_capturing(event, queue.stream.handle)
+                except CudaError:
+                    _driver.destroy_event(event)
+                    raise
+            if recorded:
+                queue.recordings.append(_Recording(event, queue.unrecorded))
+            else:
+                _driver.destroy_event(event)
+                return
+        except CudaError:
+            for wait in queue.unrecorded:
+                self._wait_for_device(wait)
+        queue.unrecorded = []
+
+    def _poll(self, recording: _Recording) -> bool:
+        """End the waits of an event that is done; an event that fails tells nothing about the stream."""
+        failure = None
+        try:
+            if not _driver.is_event_done(recording.event):
+                return False
+        except CudaError as error:
+            failure = error
+        with contextlib.suppress(CudaError):
+            _driver.destroy_event(recording.event)
+        for wait in recording.waits:
+            wait.end_part(failure)
+        return True
