@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from capsules import look, name_of, take
 
 import dlwrap
+from capsules import look, name_of, take
 from dlwrap import _native
 
 LEGACY = -1

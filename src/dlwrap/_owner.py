@@ -60,11 +60,6 @@ class Hold:
     export: memoryview | None
     fixed: tuple[tuple[Array, int, int], ...]
 
-    def of_owner(self) -> object:
-        """Return what keeps the memory without keeping the array, unless the array owns it."""
-        array, owner = self.fixed[0][0], self.fixed[-1][0]
-        return (None if self.given is array else self.given, self.export, owner)
-
 
 # The memory's own descriptor, because a subclass may show something else.
 _interface = vars(np.ndarray)["__array_interface__"].__get__

@@ -104,6 +104,7 @@ class PinTable:
         self._starts: list[int] = []
         self._by_start: dict[int, Registration] = {}
         self._lingering: dict[int, Registration] = {}  # the longest unused first
+        self._leaving: list[Registration] = []  # until their memory is dropped
         # Reentrant: a collection inside may run a finaliser that wraps or closes.
         self._changed = threading.Condition(threading.RLock())
 
@@ -126,7 +127,7 @@ class PinTable:
                 found = self._use(layout.span, read_only)
                 blocking = [] if found else self._overlapping(wanted)
                 if found is None and not blocking:
-                    found = Registration(wanted.start, wanted.stop, read_only, layout.hold.of_owner())
+                    found = Registration(wanted.start, wanted.stop, read_only, layout.hold)
                     self._insert(found)
                 seen = [(other, other.state, other.users) for other in blocking]
             if found is None:
@@ -279,6 +280,7 @@ class PinTable:
                     due.append(found)
                 else:
                     pause = min(pause, left)
+            self._leaving += due
             return due, pause
 
     def unregister(self, registration: Registration) -> CudaError | None:
@@ -296,8 +298,11 @@ class PinTable:
                 _native.leak(registration.hold)
         with self._changed:
             self.pinned_bytes -= registration.nbytes
-        self._remove(registration)
+            self._remove(registration)
+        # Not in the table any more: a finaliser that runs here may wrap memory at the same address.
         registration.hold = None
+        with self._changed:
+            self._leaving.remove(registration)
         for callback in registration.when_gone:
             callback(failure)
         return failure
@@ -305,11 +310,10 @@ class PinTable:
     def flush(self, then: WhenGone) -> int:
         """Make every lingering registration due; ``then`` is called once for each, when it is gone.
 
-        Returns how many that are, those that are being unregistered included.
+        Returns how many that are, those that are on their way included.
         """
         with self._changed:
-            leaving = [*self._lingering.values()]
-            leaving += [found for found in self._by_start.values() if found.state is State.UNREGISTERING]
+            leaving = [*self._lingering.values(), *self._leaving]
             for found in leaving:
                 found.flush = True
                 found.when_gone.append(then)
