@@ -383,13 +383,25 @@ static void wait_for_signal(double seconds) {
     }
 }
 
+/* Takes the released leases, the first released first. */
+static Lease *take_released(void) {
+    Lease *last_first = atomic_exchange(&released, NULL), *first_first = NULL;
+    while (last_first != NULL) {
+        Lease *next = last_first->next;
+        last_first->next = first_first;
+        first_first = last_first;
+        last_first = next;
+    }
+    return first_first;
+}
+
 /* Turns the released leases into a list of their keys. */
 static PyObject *collect_released(void) {
     PyObject *keys = PyList_New(0);
     if (keys == NULL) {
         return NULL;
     }
-    Lease *lease = atomic_exchange(&released, NULL);
+    Lease *lease = take_released();
     while (lease != NULL) {
         Lease *next = lease->next;
         PyObject *key = PyLong_FromUnsignedLongLong(lease->key);
