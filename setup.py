@@ -27,7 +27,7 @@ simulated_driver = Extension(
     sorted(glob("src/dlwrap/testing/simcuda/*.c")),
     depends=glob("src/dlwrap/testing/simcuda/*.h"),
     extra_compile_args=warnings + extra,
-    extra_link_args=["-pthread", "-Wl,-soname,libcuda.so.1", *extra],
+    extra_link_args=["-pthread", "-Wl,-soname,libcuda.so.1", "-ldl", *extra],
     py_limited_api=abi3,
 )
 
