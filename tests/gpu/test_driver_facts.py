@@ -1,0 +1,355 @@
+"""What the driver does, undocumented, that dlwrap's design relies on; asked of the driver itself, not through dlwrap.
+
+A fact that the design needs is asserted. One that was never settled is measured: printed and recorded as a FACT.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import _cuda
+import numpy as np
+import pytest
+from _cuda import (
+    CAPTURE_MODES,
+    HOST_MEMORY_ALREADY_REGISTERED,
+    HOST_MEMORY_NOT_REGISTERED,
+    INVALID_VALUE,
+    LEGACY_STREAM,
+    PER_THREAD_STREAM,
+    STREAM_CAPTURE_UNSUPPORTED,
+    Capture,
+    Thread,
+    call,
+    code,
+)
+
+
+@pytest.fixture
+def fact(request):
+    """Tell what was measured."""
+
+    def tell(text):
+        request.node.user_properties.append(("fact", text))
+        print(f"FACT: {text}")
+
+    return tell
+
+
+def in_primary_context(function):
+    with _cuda.current():
+        return function()
+
+
+def barrier():
+    """Register and unregister a page of our own, as dlwrap waits for a device."""
+    with _cuda.relaxed(), _cuda.registered(_cuda.page_of_our_own()):
+        pass
+
+
+def waits_for(*latches):
+    """Tell whether the barrier returned only after all kernels had finished; opens the latches meanwhile, in order."""
+    begun = threading.Event()
+
+    def wait():
+        with _cuda.current():
+            begun.set()
+            barrier()
+            return all(latch.finished for latch in latches)
+
+    waiting = Thread(wait)
+    assert begun.wait(10)
+    for latch in latches:
+        waiting.goes_on()
+        assert latch.holds
+        latch.open()
+    return waiting.result()
+
+
+# ---- the device-wide wait ----
+
+
+@pytest.mark.parametrize("flags", [_cuda.BLOCKING, _cuda.NON_BLOCKING], ids=["blocking", "non-blocking"])
+def test_unregistering_waits_for_a_stream(latch, flags):
+    stream = _cuda.create_stream(flags)
+    latch.launch(stream)
+    latch.wait_until_started()
+    assert waits_for(latch)
+    call("cuStreamDestroy", stream)
+
+
+@pytest.mark.parametrize("flags", [_cuda.BLOCKING, _cuda.NON_BLOCKING], ids=["blocking", "non-blocking"])
+def test_unregistering_waits_for_a_destroyed_stream(latch, flags):
+    stream = _cuda.create_stream(flags)
+    latch.launch(stream)
+    latch.wait_until_started()
+    call("cuStreamDestroy", stream)
+    assert waits_for(latch)
+
+
+def test_unregistering_waits_for_the_legacy_stream(latch):
+    latch.launch(LEGACY_STREAM)
+    latch.wait_until_started()
+    assert waits_for(latch)
+
+
+def test_unregistering_waits_for_what_is_queued_behind_a_running_kernel(stream, new_latch):
+    first, second = new_latch(), new_latch()
+    first.launch(stream)
+    second.launch(stream)
+    first.wait_until_started()
+    assert waits_for(first, second)
+
+
+def test_unregistering_waits_for_the_per_thread_stream_of_another_thread(latch):
+    launched, over = threading.Event(), threading.Event()
+
+    def use():
+        with _cuda.current():
+            latch.launch(PER_THREAD_STREAM)
+            launched.set()
+            over.wait(40)
+
+    thread = Thread(use)
+    assert launched.wait(10)
+    latch.wait_until_started()
+    try:
+        assert waits_for(latch)
+    finally:
+        over.set()
+        thread.result()
+
+
+def test_unregistering_and_a_stream_of_a_second_context(kernels, new_latch, fact):
+    def measure():
+        context = _cuda.create_context()
+        try:
+            stream = _cuda.create_stream()
+            kernels.warm_up(stream, context)
+            latch = new_latch(context=context)
+            latch.launch(stream)
+            latch.wait_until_started()
+            waited = waits_for(latch)
+            latch.wait()
+            call("cuStreamDestroy", stream)
+            return waited
+        finally:
+            call("cuCtxDestroy", context)
+
+    waited = Thread(measure).result()
+    fact(f"unregistering in the primary context waits for a stream of a second context: {waited}")
+
+
+def test_unregistering_and_a_stream_of_a_green_context(kernels, new_latch, fact):
+    with green_context() as (context, stream):
+        kernels.warm_up(stream, context)
+        latch = new_latch(context=context)
+        latch.launch(stream)
+        latch.wait_until_started()
+        waited = waits_for(latch)
+        latch.wait()
+    fact(f"unregistering in the primary context waits for a stream of a green context: {waited}")
+
+
+def test_context_of_a_stream_of_a_green_context(fact):
+    with green_context() as (context, stream):
+        result, found = _cuda.bindings().cuStreamGetCtx(stream)
+    names = {int(_cuda.primary_context()): "the primary context", int(context): "the green context's own"}
+    answer = names.get(int(found), "yet another") if int(result) == 0 else f"the error {result.name}"
+    fact(f"cuStreamGetCtx of a green context's stream gives {answer}")
+
+
+@contextlib.contextmanager
+def green_context():
+    """Give a green context of 8 multiprocessors, as a CUcontext, and a stream of it."""
+    types = _cuda.bindings()
+    try:
+        whole = call("cuDeviceGetDevResource", 0, types.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM)
+        groups = call("cuDevSmResourceSplitByCount", 1, whole, 0, 8)[0]
+        description = call("cuDevResourceGenerateDesc", groups, len(groups))
+        green = call("cuGreenCtxCreate", description, 0, int(types.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM))
+    except (AssertionError, AttributeError, RuntimeError) as error:
+        pytest.skip(f"no green contexts: {error}")
+    stream = int(call("cuGreenCtxStreamCreate", green, _cuda.NON_BLOCKING, 0))
+    try:
+        yield call("cuCtxFromGreenCtx", green), stream
+    finally:
+        call("cuStreamDestroy", stream)
+        call("cuGreenCtxDestroy", green)
+
+
+@pytest.mark.parametrize("how", ["cuMemHostRegister", "cuMemHostUnregister"])
+def test_launches_of_other_threads(kernels, stream, new_latch, fact, how):
+    """Registering lets them through while a kernel runs; unregistering is said to hold them up."""
+    latch, second_stream, page = new_latch(), _cuda.create_stream(), _cuda.page_of_our_own()
+    calls = {
+        "cuMemHostRegister": (_cuda.address(page), page.nbytes, _cuda.PORTABLE_DEVICEMAP),
+        "cuMemHostUnregister": (_cuda.address(page),),
+    }
+    if how == "cuMemHostUnregister":
+        call("cuMemHostRegister", *calls["cuMemHostRegister"])
+    latch.launch(stream)
+    latch.wait_until_started()
+    acting = Thread(lambda: in_primary_context(lambda: call(how, *calls[how])))
+    waits = acting.goes_on()
+    launching = Thread(lambda: kernels.add(second_stream, 0, 0, 0.0))
+    held_up = launching.goes_on()
+    assert latch.holds
+    latch.open()
+    launching.result()
+    acting.result()
+    if how == "cuMemHostRegister":
+        call("cuMemHostUnregister", *calls["cuMemHostUnregister"])
+    call("cuStreamDestroy", second_stream)
+    fact(f"{how} beside a running kernel waits: {waits}, holds up a launch of another thread: {held_up}")
+    assert waits == (how == "cuMemHostUnregister")
+    assert not (how == "cuMemHostRegister" and held_up)
+
+
+# ---- stream captures ----
+
+
+@pytest.mark.parametrize("mode", CAPTURE_MODES)
+@pytest.mark.parametrize("thread", ["another", "its own"])
+def test_relaxed_barrier_breaks_no_capture(kernels, stream, mode, thread):
+    with Capture(stream, mode) as capture:
+        kernels.add(stream, 0, 0, 0.0)
+        if thread == "another":
+            Thread(lambda: in_primary_context(barrier)).result()
+        else:
+            barrier()
+    capture.replay()
+
+
+@pytest.mark.parametrize("mode", CAPTURE_MODES)
+@pytest.mark.parametrize("thread", ["another", "its own"])
+def test_context_of_a_capturing_stream_can_be_asked_for(kernels, stream, mode, thread):
+    def ask():
+        with _cuda.relaxed():
+            return int(call("cuStreamGetCtx", stream))
+
+    with Capture(stream, mode) as capture:
+        kernels.add(stream, 0, 0, 0.0)
+        found = Thread(lambda: in_primary_context(ask)).result() if thread == "another" else ask()
+    capture.replay()
+    assert found == int(_cuda.primary_context())
+
+
+@pytest.mark.parametrize("mode", CAPTURE_MODES)
+def test_event_recorded_on_a_capturing_stream_and_never_asked_does_no_harm(kernels, stream, mode):
+    def record():
+        with _cuda.relaxed():
+            event = call("cuEventCreate", 2)
+            call("cuEventRecord", event, stream)
+            call("cuEventDestroy", event)
+
+    with Capture(stream, mode) as capture:
+        kernels.add(stream, 0, 0, 0.0)
+        Thread(lambda: in_primary_context(record)).result()
+        kernels.add(stream, 0, 0, 0.0)
+    capture.replay()
+
+
+def test_barrier_of_a_thread_that_is_not_relaxed_breaks_a_global_capture(kernels, stream):
+    """The reason why dlwrap's threads are relaxed, and why it exchanges the mode in wrap()."""
+
+    def careless():
+        page = _cuda.page_of_our_own()
+        result = code("cuMemHostRegister", _cuda.address(page), page.nbytes, _cuda.PORTABLE_DEVICEMAP)
+        if result == 0:
+            call("cuMemHostUnregister", _cuda.address(page))
+        return result
+
+    def capture():
+        with Capture(stream, "global"):
+            kernels.add(stream, 0, 0, 0.0)
+            results.append(Thread(lambda: in_primary_context(careless)).result())
+
+    results = []
+    with pytest.raises(AssertionError, match="the capture was broken"):
+        capture()
+    assert results == [STREAM_CAPTURE_UNSUPPORTED]
+
+
+# ---- page-locked ranges ----
+
+
+@pytest.mark.parametrize("offset", [0, 4, 1000, 4092])
+def test_registered_memory_tells_its_range_at_every_pointer(offset):
+    array = np.zeros(4096, np.uint8)
+    with _cuda.registered(array):
+        start = _cuda.address(array)
+        assert _cuda.pointer_attribute("RANGE_START_ADDR", start + offset) == start
+        assert _cuda.pointer_attribute("RANGE_SIZE", start + offset) == array.nbytes
+        first = int(call("cuMemHostGetDevicePointer", start, 0))
+        assert int(call("cuMemHostGetDevicePointer", start + offset, 0)) == first + offset
+
+
+@pytest.mark.parametrize("offset", [0, 4, 1000, 4092])
+def test_allocated_memory_tells_its_range_at_every_pointer(offset):
+    nbytes = 4096
+    start = int(call("cuMemHostAlloc", nbytes, _cuda.PORTABLE_DEVICEMAP))
+    try:
+        assert _cuda.pointer_attribute("RANGE_START_ADDR", start + offset) == start
+        assert _cuda.pointer_attribute("RANGE_SIZE", start + offset) >= nbytes
+        first = int(call("cuMemHostGetDevicePointer", start, 0))
+        assert int(call("cuMemHostGetDevicePointer", start + offset, 0)) == first + offset
+    finally:
+        call("cuMemFreeHost", start)
+
+
+def test_pageable_memory_has_no_range():
+    array = np.zeros(4096, np.uint8)
+    attribute = _cuda.bindings().CUpointer_attribute.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR
+    assert code("cuPointerGetAttribute", attribute, _cuda.address(array)) == INVALID_VALUE
+
+
+@pytest.mark.parametrize(
+    ("start", "stop"),
+    [(100, 200), (120, 180), (50, 300), (50, 150), (199, 201)],
+    ids=["same", "inside", "around", "across the start", "the last byte"],
+)
+def test_overlapping_registration_is_refused(start, stop):
+    array = np.zeros(4096, np.uint8)
+    with _cuda.registered(array[100:200]):
+        result = code("cuMemHostRegister", _cuda.address(array) + start, stop - start, _cuda.PORTABLE_DEVICEMAP)
+    assert result == HOST_MEMORY_ALREADY_REGISTERED
+
+
+def test_neighbours_on_one_page_can_both_be_registered():
+    array = np.zeros(4096, np.uint8)
+    with _cuda.registered(array[101:200]), _cuda.registered(array[200:300]):
+        assert _cuda.pointer_attribute("RANGE_SIZE", _cuda.address(array) + 150) == 99
+        assert _cuda.pointer_attribute("RANGE_SIZE", _cuda.address(array) + 250) == 100
+
+
+def test_registering_allocated_memory_is_refused():
+    start = int(call("cuMemHostAlloc", 4096, _cuda.PORTABLE_DEVICEMAP))
+    try:
+        result = code("cuMemHostRegister", start, 4096, _cuda.PORTABLE_DEVICEMAP)
+        assert result in {HOST_MEMORY_ALREADY_REGISTERED, INVALID_VALUE}
+    finally:
+        call("cuMemFreeHost", start)
+
+
+def test_unregistering_needs_the_exact_start():
+    array = np.zeros(4096, np.uint8)
+    with _cuda.registered(array):
+        assert code("cuMemHostUnregister", _cuda.address(array) + 64) == INVALID_VALUE
+
+
+def test_unregistering_what_was_never_registered_is_refused():
+    array = np.zeros(4096, np.uint8)
+    assert code("cuMemHostUnregister", _cuda.address(array)) == HOST_MEMORY_NOT_REGISTERED
+
+
+def test_copy_across_two_registrations_is_refused():
+    """The reason why the memory that owns the data is page-locked, not the slice."""
+    array = np.zeros(4096, np.uint8)
+    device = call("cuMemAlloc", array.nbytes)
+    with _cuda.registered(array[:2048]):
+        crossing = code("cuMemcpyHtoD", device, _cuda.address(array), 4096)
+        inside = code("cuMemcpyHtoD", device, _cuda.address(array), 2048)
+    call("cuMemFree", device)
+    assert (crossing, inside) == (INVALID_VALUE, 0)
