@@ -29,7 +29,7 @@ LAYERS = {
     "_waits": {"_driver", "_errors", "_streams"},
     "_sweeper": {"_barrier", "_driver", "_errors", "_pinning", "_waits"},
     "_lifetime": {"_driver", "_errors", "_native", "_pinning", "_streams", "_sweeper", "_waits"},
-    "_buffer": {"_layout", "_lifetime", "_native", "_streams", "_support"},
+    "_buffer": {"_driver", "_errors", "_layout", "_lifetime", "_native", "_streams", "_support"},
     "_control": {"_buffer", "_lifetime", "_native", "_pinning"},
     "__init__": {"_buffer", "_control", "_errors", "_support", "_version"},
 }

@@ -52,9 +52,7 @@ def test_ml_dtypes_have_their_dlpack_type(name: str, expected: DType) -> None:
 
 @pytest.mark.parametrize("name", SUB_BYTE)
 def test_sub_byte_types_are_refused(name: str) -> None:
-    with pytest.raises(
-        BufferError, match=rf"cannot export dtype {name}: .* pack several; wrap a.view\(numpy.uint8\)"
-    ):
+    with pytest.raises(BufferError, match=rf"cannot export dtype {name}: .* pack several; wrap a.view\(numpy.uint8\)"):
         describe(np.zeros(2, getattr(ml_dtypes, name)))
 
 
@@ -105,9 +103,7 @@ def test_a_big_endian_ml_dtype_is_refused() -> None:
 
 @pytest.mark.skipif(not hasattr(ml_dtypes, "float8_e5m3fnu"), reason="needs a newer ml_dtypes")
 def test_an_ml_dtype_that_dlpack_does_not_know_is_refused() -> None:
-    with pytest.raises(
-        BufferError, match=r"cannot export dtype float8_e5m3fnu: DLPack has no type for it; wrap "
-    ):
+    with pytest.raises(BufferError, match=r"cannot export dtype float8_e5m3fnu: DLPack has no type for it; wrap "):
         describe(np.zeros(2, ml_dtypes.float8_e5m3fnu))
 
 
@@ -132,9 +128,7 @@ def test_masked_arrays_are_refused() -> None:
     ],
 )
 def test_negative_strides_are_refused(make: Any, strides: str) -> None:
-    message = (
-        f"cannot export strides {strides}: torch aborts on negative strides; wrap numpy.ascontiguousarray(a)"
-    )
+    message = f"cannot export strides {strides}: torch aborts on negative strides; wrap numpy.ascontiguousarray(a)"
     with pytest.raises(BufferError, match=re.escape(message)):
         describe(make(np.zeros((4, 6))))
 
@@ -151,9 +145,7 @@ def test_misaligned_elements_are_refused(offset: int, dtype: str) -> None:
     raw = np.zeros(64 + 15, np.uint8)
     aligned = raw[-raw.ctypes.data % 16 :]
     size = np.dtype(dtype).itemsize
-    with pytest.raises(
-        BufferError, match=rf"cannot export address 0x\w+: .* {size}-byte elements; wrap a\.copy\(\)"
-    ):
+    with pytest.raises(BufferError, match=rf"cannot export address 0x\w+: .* {size}-byte elements; wrap a\.copy\(\)"):
         describe(aligned[offset : offset + 2 * size].view(dtype))
 
 
@@ -212,9 +204,7 @@ def test_the_span_holds_the_bytes_of_the_view_and_the_owner_span_those_of_its_ow
     assert layout.owner_span == Span(start, start + SIX.nbytes)
 
 
-@pytest.mark.parametrize(
-    "a", [np.zeros((4, 0)), np.zeros(0, np.int8), SIX[3:3], memoryview(b""), bytearray()]
-)
+@pytest.mark.parametrize("a", [np.zeros((4, 0)), np.zeros(0, np.int8), SIX[3:3], memoryview(b""), bytearray()])
 def test_an_array_without_elements_has_no_pointer_and_no_memory(a: Any) -> None:
     layout = describe(a)
     assert (layout.pointer, layout.nbytes, layout.span, layout.owner_span) == (0, 0, Span(0, 0), Span(0, 0))
@@ -230,9 +220,7 @@ def test_a_scalar_array_is_one_element() -> None:
 def test_sizes_beyond_32_and_40_bits_are_plain_integers() -> None:
     layout = describe(np.broadcast_to(np.zeros(1, np.float64), (1 << 20, 1 << 21)))
     assert (layout.nbytes, layout.span.nbytes) == (1 << 44, 8)
-    assert all(
-        type(value) is int for value in (layout.nbytes, layout.pointer, *layout.shape, *layout.strides)
-    )
+    assert all(type(value) is int for value in (layout.nbytes, layout.pointer, *layout.shape, *layout.strides))
 
 
 def test_a_stride_beyond_32_bits_is_a_plain_integer() -> None:
@@ -305,9 +293,7 @@ def test_a_reversed_memoryview_is_refused() -> None:
         describe(memoryview(bytearray(12))[::-1])
 
 
-@pytest.mark.parametrize(
-    "obj", [(ctypes.c_wchar * 2)(), (ctypes.c_longdouble * 2)(), (ctypes.c_void_p * 2)()]
-)
+@pytest.mark.parametrize("obj", [(ctypes.c_wchar * 2)(), (ctypes.c_longdouble * 2)(), (ctypes.c_void_p * 2)()])
 def test_buffer_formats_that_numpy_cannot_read_are_refused(obj: Any) -> None:
     message = r"cannot export a c_\w+ of format '<\w': NumPy cannot read it .*; wrap numpy\.frombuffer"
     with pytest.raises(BufferError, match=message):
@@ -334,9 +320,7 @@ def test_buffers_of_characters_are_refused(make: Any) -> None:
 def test_a_released_memoryview_is_explained() -> None:
     view = memoryview(b"abc")
     view.release()
-    with pytest.raises(
-        ValueError, match=r"cannot wrap a released memoryview \(.*\); wrap before release\(\)"
-    ):
+    with pytest.raises(ValueError, match=r"cannot wrap a released memoryview \(.*\); wrap before release\(\)"):
         describe(view)
 
 
@@ -441,9 +425,7 @@ def test_an_array_resized_in_place_is_noticed() -> None:
     layout = describe(a)
     check_unmoved(layout)
     resize(a, 1 << 20)
-    with pytest.raises(
-        BufferError, match=r"moved: 64 bytes at 0x\w+ are now 8388608 bytes .*; wrap the array again"
-    ):
+    with pytest.raises(BufferError, match=r"moved: 64 bytes at 0x\w+ are now 8388608 bytes .*; wrap the array again"):
         check_unmoved(layout)
 
 

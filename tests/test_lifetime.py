@@ -7,11 +7,12 @@ import weakref
 
 import numpy as np
 import pytest
+from cuda.bindings import driver
 
 import dlwrap
 from capsules import take
-from conftest import SECONDS
 from dlwrap import _driver, _lifetime
+from patience import SECONDS
 
 KINDS = {
     "pinned": {},
@@ -136,6 +137,45 @@ def test_a_raw_handle_may_be_destroyed_meanwhile(cuda, kind):
     settle()
     assert scene.alive
     cuda.let_go(raw)
+    dlwrap.reclaim(SECONDS)
+    assert not scene.alive
+
+
+@pytest.fixture
+def other_context(cuda):
+    """A context beside the primary one; not current."""
+    create = driver.cuCtxCreate
+    made = create(None, 0, 0) if "ctxCreateParams" in create.__doc__.splitlines()[0] else create(0, 0)
+    assert made[0] == driver.cuCtxPopCurrent()[0] == 0
+    yield made[1]
+    driver.cuCtxDestroy(made[1])
+
+
+def test_work_in_another_context_is_waited_for_there(cuda, kind, other_context):
+    # Unregistering in the primary context does not wait for it (measured on a GPU).
+    driver.cuCtxPushCurrent(other_context)
+    foreign = int(driver.cuStreamCreate(0)[1])
+    scene = Scene(cuda, stream=foreign)
+    cuda.hold(foreign)
+    cuda.launch(foreign, scene.array, write=7)
+    driver.cuCtxPopCurrent()
+    scene.drop_all()
+    settle()
+    assert scene.alive
+    cuda.let_go(foreign)
+    dlwrap.reclaim(SECONDS)
+    assert not scene.alive
+    assert cuda.count("cuMemHostRegister") == 2 + (kind == "pinned")
+
+
+@pytest.mark.parametrize("told", [None, 2])
+def test_a_context_that_was_destroyed_needs_no_waiting(cuda, kind, other_context, told):
+    driver.cuCtxPushCurrent(other_context)
+    scene = Scene(cuda, stream=1)
+    take(scene.buffer.__dlpack__(stream=told)).delete()
+    driver.cuCtxPopCurrent()
+    driver.cuCtxDestroy(other_context)
+    scene.drop_all()
     dlwrap.reclaim(SECONDS)
     assert not scene.alive
 
@@ -482,24 +522,21 @@ def test_dropping_the_array_may_run_code_that_wraps_but_cannot_wait(cuda, kind):
 
 
 @pytest.fixture
-def fresh_leaks(leaks):
-    """Counts leaks, lets the next one warn again, and frees what the simulated GPU never used."""
-    manager = _lifetime.manager()
-    before, manager.leaked = manager.leaked, 0
-    yield lambda: manager.leaked
-    manager.leaked = before
-    for registration in list(manager.pins._by_start.values()):
-        registration.users = 0
-        manager.pins.pinned_bytes -= registration.nbytes
+def leaked(leaks):
+    """Counts leaks, and frees in the end what the simulated GPU never used."""
+    yield leaks
+    pins = _lifetime.manager().pins
+    for registration in list(pins._by_start.values()):
+        pins.pinned_bytes -= registration.nbytes
         with _driver.primary_context(0):
             _driver.unregister(registration.start)
-        manager.pins._remove(registration)
+        pins._remove(registration)
 
 
 @pytest.mark.parametrize(
     ("function", "code"), [("cuEventQuery", 700), ("cuEventQuery", 719), ("cuEventQuery", 4), ("cuEventQuery", 12345)]
 )
-def test_memory_is_kept_and_warned_of_when_the_end_of_the_work_is_unknown(cuda, kind, function, code, fresh_leaks):
+def test_memory_is_kept_and_warned_of_when_the_end_of_the_work_is_unknown(cuda, kind, function, code, leaked):
     scene = Scene(cuda, stream=1)
     cuda.fail(function, code, times=1000)
     scene.drop("array", "tensor")
@@ -511,7 +548,7 @@ def test_memory_is_kept_and_warned_of_when_the_end_of_the_work_is_unknown(cuda, 
     assert caught.value.__cause__.code == code
     scene.drop("buffer")
     assert scene.alive
-    assert fresh_leaks() == 1
+    assert leaked() == 1
 
 
 @pytest.mark.parametrize("function", ["cuEventCreate", "cuEventRecord"])
@@ -528,7 +565,7 @@ def test_a_stream_that_cannot_be_recorded_is_waited_for_device_wide(cuda, kind, 
     assert not scene.alive
 
 
-def test_a_failing_unregister_keeps_the_memory_and_close_says_so(cuda, fresh_leaks):
+def test_a_failing_unregister_keeps_the_memory_and_close_says_so(cuda, leaked):
     array = cuda.host_array(10)
     alive = weakref.ref(array)
     cuda.fail("cuMemHostUnregister", 999)

@@ -76,9 +76,7 @@ def test_an_mmap_closed_under_its_array_is_noticed() -> None:
     mapped = mmap.mmap(-1, PAGE)
     a = np.ndarray(16, np.uint8, buffer=mapped)
     mapped.close()
-    with pytest.raises(
-        ValueError, match=r"cannot wrap an array over a released mmap \(.*\): its memory may be gone"
-    ):
+    with pytest.raises(ValueError, match=r"cannot wrap an array over a released mmap \(.*\): its memory may be gone"):
         describe(a)
 
 
@@ -118,9 +116,7 @@ def test_a_terabyte_mapping_that_nobody_touches_is_described() -> None:
 @pytest.mark.parametrize(
     ("mode", "readonly", "writable"), [("r", True, False), ("r+", False, True), ("c", False, True)]
 )
-def test_a_memmap_is_a_file_and_locks_only_its_view(
-    file: Path, mode: Any, readonly: bool, writable: bool
-) -> None:
+def test_a_memmap_is_a_file_and_locks_only_its_view(file: Path, mode: Any, readonly: bool, writable: bool) -> None:
     a = np.memmap(file, np.float32, mode=mode)
     layout = describe(a[16:32])
     assert layout.span == Span(a.ctypes.data + 64, a.ctypes.data + 128)
@@ -182,9 +178,7 @@ def over_buf_array(shared: SharedMemory) -> Any:
 
 
 @pytest.mark.parametrize("make", [over_shm, over_buf, over_buf_array])
-def test_closing_shared_memory_under_a_layout_fails_until_it_is_dropped(
-    shared: SharedMemory, make: Any
-) -> None:
+def test_closing_shared_memory_under_a_layout_fails_until_it_is_dropped(shared: SharedMemory, make: Any) -> None:
     layout = describe(make(shared))
     with pytest.raises(BufferError, match="exported pointers exist"):
         shared.close()
@@ -216,9 +210,7 @@ def test_closed_shared_memory_is_explained() -> None:
         describe(memory)
 
 
-@pytest.mark.parametrize(
-    "make", [lambda b: b, lambda b: np.frombuffer(b, np.uint8)[3:], lambda b: memoryview(b)[3:]]
-)
+@pytest.mark.parametrize("make", [lambda b: b, lambda b: np.frombuffer(b, np.uint8)[3:], lambda b: memoryview(b)[3:]])
 def test_a_bytearray_cannot_grow_under_a_layout(make: Any) -> None:
     owner = bytearray(64)
     layout = describe(make(owner))
@@ -315,9 +307,7 @@ def test_an_unrelated_base_does_not_widen_the_owner_span() -> None:
 
 def test_a_buffer_with_gaps_falls_back_to_the_array_over_it() -> None:
     testbuffer = pytest.importorskip("_testbuffer")
-    gaps = testbuffer.ndarray(
-        list(range(12)), shape=[6], strides=[2], format="B", flags=testbuffer.ND_WRITABLE
-    )
+    gaps = testbuffer.ndarray(list(range(12)), shape=[6], strides=[2], format="B", flags=testbuffer.ND_WRITABLE)
     layout = describe(gaps)
     assert layout.span.nbytes == layout.owner_span.nbytes == 11
     assert layout.hold.export is not None

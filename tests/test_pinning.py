@@ -13,8 +13,8 @@ from cuda.bindings import driver
 
 import dlwrap
 from capsules import take
-from conftest import SECONDS
 from dlwrap import _driver
+from patience import SECONDS
 
 FOREVER = float("inf")
 

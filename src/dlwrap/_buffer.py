@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from dlwrap import _streams
+from dlwrap import _driver, _streams
+from dlwrap._errors import DLWrapError
 from dlwrap._layout import HostLayout, check_unmoved, describe
 from dlwrap._lifetime import Lease, manager
 from dlwrap._native import Exporter
@@ -29,9 +30,7 @@ if TYPE_CHECKING:
             """Give (version, handle)."""
 
 
-CPU = (1, 0)
 _CUDA = 2
-_ANY_INDEX = 255  # what torch asks for by device="cuda"
 _LEGACY = -1
 
 
@@ -85,7 +84,7 @@ def wrap(
     _check_choice("memory", memory, ("auto", "pinned", "pageable"))
     _check_choice("extent", extent, ("owner", "view"))
     _check_choice("wait", wait, ("streams", "device"))
-    if readonly not in {None, True, False}:
+    if readonly is not None and not isinstance(readonly, bool):
         raise TypeError(f"readonly must be None, True or False, got {readonly!r}")
     layout = describe(obj)
     if readonly is False and not layout.writable_memory:
@@ -132,14 +131,14 @@ def pin(obj: object, *, device: int | None = None, extent: Literal["owner", "vie
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
 def _lend(layout: HostLayout, device: object, memory: str, extent: str) -> tuple[Lease, Memory]:
     """Make a lease on the layout's memory, page-locked where that is the kind."""
     lifetime = manager()
-    lifetime.check_usable()
+    lifetime.check_usable("wrap")
     ordinal = choose_device(device)
     kind = choose_memory(memory, ordinal)
     lifetime.start()
@@ -185,7 +184,8 @@ class HostWrappedBuffer:
     )
 
     def __init__(self, layout: HostLayout, lease: Lease, memory: Memory, *, device_wide: bool, readonly: bool) -> None:
-        lease.device_wide = device_wide
+        if device_wide:
+            lease.contexts = {_driver.PRIMARY}
         self._exporter = _export_from(lease, layout, readonly=readonly)
         self._lease = lease
         self._layout: HostLayout | None = layout
@@ -257,7 +257,8 @@ class HostWrappedBuffer:
         """
         layout = self._open()
         check_unmoved(layout)
-        self._lease.note(None)
+        if manager().is_usable:
+            self._lease.note(_streams.find_untold(self.device))
         return self._lease.device_pointer(layout.pointer)
 
     def __repr__(self) -> str:
@@ -311,6 +312,8 @@ class HostWrappedBuffer:
             raise BufferError("cannot export a closed HostWrappedBuffer: wrap the array again")
         layout = self._open()
         check_unmoved(layout)
+        if manager().is_forked and not on_host:
+            raise BufferError("cannot export to the GPU in a forked child: CUDA does not survive fork()")
         if copy:
             return self._export_copy(layout, handle, minor, on_host=on_host)
         if self._readonly and minor == _LEGACY:
@@ -321,17 +324,15 @@ class HostWrappedBuffer:
         if on_host:
             self._wait_for_host_use()
             return self._exporter.export(minor, True, False)
-        told = _streams.find_told_stream(handle, self.device)
-        capsule = self._exporter.export(minor, False, False)
-        self._lease.note(told)
-        return capsule
+        return _export_to_device(self._exporter, self._lease, handle, minor, copied=False)
 
     def _serves_host(self, dl_device: object) -> bool:
         """Tell whether the CPU view is asked for; refuse what is neither that nor our device."""
-        if dl_device is None or dl_device in ((_CUDA, self.device), (_CUDA, _ANY_INDEX)):
-            return False
-        if dl_device == CPU:
-            return True
+        match dl_device:
+            case None | (2, self.device) | (2, 255):  # torch's device="cuda" has the index 255
+                return False
+            case (1, 0):
+                return True
         raise BufferError(
             f"cannot export to dl_device={dl_device!r}: this buffer serves (2, {self.device}), CUDA, and (1, 0), CPU; "
             "wrap with device=... for another GPU"
@@ -343,19 +344,15 @@ class HostWrappedBuffer:
         copied = describe(np.array(layout.array, order="K", copy=True, subok=False))
         if on_host:
             lease = Lease(self.device, copied.hold, None)
-        else:
-            lease, _ = _lend(copied, self.device, self._memory, "owner")
+            return _export_from(lease, copied, readonly=False).export(minor, True, True)
+        lease, _ = _lend(copied, self.device, self._memory, "owner")
         exporter = _export_from(lease, copied, readonly=False)
-        told = None if on_host else _streams.find_told_stream(handle, self.device)
-        capsule = exporter.export(minor, on_host, True)
-        if not on_host:
-            lease.note(told)
-        return capsule
+        return _export_to_device(exporter, lease, handle, minor, copied=True)
 
     def _wait_for_host_use(self) -> None:
         try:
             manager().synchronize(self._lease)
-        except RuntimeError as error:
+        except (RuntimeError, DLWrapError) as error:
             raise BufferError(f"cannot use the array on the host: {error}") from error
 
     @property
@@ -370,7 +367,7 @@ class HostWrappedBuffer:
         if self._memory == "pageable":
             raise AttributeError("__cuda_array_interface__ is for page-locked memory; this is pageable: use DLPack")
         layout = self._open()
-        if layout.array.dtype.kind == "V":
+        if not layout.dtype.is_numpy_type:
             raise AttributeError(f"__cuda_array_interface__ has no typestr for {layout.array.dtype}: use DLPack")
         return {
             "shape": layout.shape,
@@ -411,6 +408,7 @@ class HostWrappedBuffer:
             It is neither a stream object nor a handle.
         """
         self._open()
+        manager().check_usable("record a stream")
         self._lease.note(_streams.find_recorded_stream(stream, self.device))
 
     def synchronize(self) -> None:
@@ -517,6 +515,14 @@ class Pin:
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"nbytes={self.nbytes}"
         return f"<dlwrap.Pin {state} device={self.device} memory={self.memory!r}>"
+
+
+def _export_to_device(exporter: Exporter, lease: Lease, handle: int | None, minor: int, *, copied: bool) -> CapsuleType:
+    """Export, and note the stream only if that succeeded: consumers ask several times for one import."""
+    work = _streams.find_told_stream(handle, lease.device)
+    capsule = exporter.export(minor, False, copied)
+    lease.note(work)
+    return capsule
 
 
 def check_timeout(timeout: float | None) -> None:

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from dlwrap._info import Report
 
 _WIDTH_IN_FILES = 120
-_WITHOUT_GPU = (
-    "Without a GPU: python -m dlwrap demo runs on the simulated CUDA driver, and so can tests (dlwrap.testing)."
-)
+_WITHOUT_GPU = "Without a GPU, python -m dlwrap demo runs on the simulated CUDA driver; so can tests: dlwrap.testing."
 
 
 def show_report(report: Report) -> None:
@@ -32,7 +30,9 @@ def show_report(report: Report) -> None:
         for line in (report.advice, _WITHOUT_GPU):
             if line is not None:
                 console.print(line)
+    console.print()
     console.print(_named("Versions", report.versions))
+    console.print()
     console.print(_named("Consumers installed", report.consumers or {"none": "pip install torch, CuPy, JAX, ..."}))
 
 
@@ -55,8 +55,8 @@ def show_story(story: Story) -> None:
 
 
 def _console() -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDTH_IN_FILES)
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=_WIDTH_IN_FILES)
 
 
 def _device_table(device: DeviceSupport) -> Table:

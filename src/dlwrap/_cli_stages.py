@@ -5,6 +5,7 @@ A stage imports a wrapped array, launches work on it, drops it, and tells whethe
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import subprocess
 import sys
@@ -100,15 +101,17 @@ def find_gpu() -> tuple[str | None, str]:
     answer, _, text = asked.stdout.strip().partition(" ")
     if answer == "yes":
         return text, ""
-    return None, text or f"asking the driver ended with exit status {asked.returncode}"
+    return None, _WHY_NOT.get(text, text) or f"asking the driver ended with exit status {asked.returncode}"
+
+
+_WHY_NOT = {"NO_DRIVER": "no NVIDIA driver", "CUDA_ERROR_NO_DEVICE": "the driver sees none"}
 
 
 class TorchStage:
     """A GPU, used by torch."""
 
     def __init__(self, gpu: str) -> None:
-        import torch  # noqa: PLC0415 -- a consumer
-
+        torch: Any = importlib.import_module("torch")
         if not torch.cuda.is_available():
             raise RuntimeError("torch.cuda.is_available() is False")
         self.where = f"on the GPU, {gpu}"
@@ -127,7 +130,7 @@ class TorchStage:
         self._work(cycles=_CYCLES)
 
     def _work(self, cycles: int) -> None:
-        self._torch.cuda._sleep(cycles)  # noqa: SLF001 -- torch's own tests hold a stream by it
+        self._torch.cuda._sleep(cycles)  # noqa: SLF001 -- what torch's own tests keep a stream busy by
         self._sum = self._tensor.add_(1).sum()
         self._done = self._torch.cuda.Event()
         self._done.record()
@@ -152,8 +155,7 @@ class CupyStage:
     """A GPU, used by CuPy."""
 
     def __init__(self, gpu: str) -> None:
-        import cupy  # noqa: PLC0415 -- a consumer
-
+        cupy: Any = importlib.import_module("cupy")
         self.where = f"on the GPU, {gpu}"
         self.consumer = f"CuPy {cupy.__version__}"
         self._cupy = cupy
@@ -247,11 +249,11 @@ class SimulatedStage:
 def _capsule_consumer() -> tuple[Any, str]:
     """Give what imports on the legacy default stream, and its name."""
     try:
-        from cuda.core import __version__ as version  # noqa: PLC0415 -- a consumer
-        from cuda.core.utils import StridedMemoryView  # noqa: PLC0415
+        core: Any = importlib.import_module("cuda.core")
+        view = importlib.import_module("cuda.core.utils").StridedMemoryView
     except ImportError:
         return lambda buffer: buffer.__dlpack__(stream=_LEGACY_STREAM, max_version=(1, 3)), "a bare DLPack capsule"
     return (
-        lambda buffer: StridedMemoryView.from_dlpack(buffer, _LEGACY_STREAM),
-        f"StridedMemoryView of cuda.core {version}",
+        lambda buffer: view.from_dlpack(buffer, _LEGACY_STREAM),
+        f"StridedMemoryView of cuda.core {core.__version__}",
     )

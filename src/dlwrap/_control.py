@@ -48,7 +48,7 @@ def stats() -> Stats:
     lingering, lingering_bytes = lifetime.pins.lingering()
     return Stats(
         live=lifetime.count_live(),
-        exports=_native.live_exports(),
+        exports=max(0, _native.live_exports() - lifetime.foreign_exports),
         pinned_bytes=lifetime.pins.pinned_bytes,
         pending=lifetime.count_pending(),
         lingering=lingering,

@@ -65,10 +65,12 @@ def play(stage: Stage) -> Story:
     watch.drop_consumer()
     if not watch.freed:
         stage.let_finish()
-        watch.until(lambda: watch.freed)
+        watch.until(lambda: watch.freed, _PATIENCE_SECONDS)
     expected = [MADE, WRAPPED, EXPORTED, LAUNCHED, DROPPED, CONSUMER_GONE, STILL_BUSY, DONE]
-    expected += [LINGERED, UNREGISTERED, FREED] if memory == "pinned" else [FREED]
-    violations = check_order([event.what for event in watch.events], expected)
+    expected += [UNREGISTERED, FREED] if memory == "pinned" else [FREED]
+    # Not expected: a busy machine may not look while the memory lingers.
+    seen = [event.what for event in watch.events if event.what != LINGERED]
+    violations = check_order(seen, expected)
     wrong = None if violations else stage.check_result()
     return Story(stage.where, stage.consumer, tuple(watch.events), (*violations, *([wrong] if wrong else [])))
 
@@ -93,6 +95,7 @@ class _Watch:
         self.freed = False
         self._stage = stage
         self._launched = False
+        self._pinned = 0
         self._start = time.perf_counter()
         # Reentrant: the finaliser may run inside.
         self._lock = threading.RLock()
@@ -103,8 +106,9 @@ class _Watch:
         weakref.finalize(array, self._note_freed).atexit = False
         self._note(MADE, f"{array.nbytes >> 20} MiB of {array.dtype} ones")
         buffer = dlwrap.wrap(array)
-        pinned = dlwrap.stats().pinned_bytes
-        self._note(WRAPPED, f"page-locked: stats().pinned_bytes = {pinned}" if pinned else "pageable memory, in place")
+        self._pinned = dlwrap.stats().pinned_bytes
+        how = f"page-locked: stats().pinned_bytes = {self._pinned}" if self._pinned else "pageable memory, as it is"
+        self._note(WRAPPED, how)
         self._stage.take(buffer)
         self._note(EXPORTED, f"stats().exports = {dlwrap.stats().exports}")
         self._stage.launch()
@@ -120,7 +124,7 @@ class _Watch:
     def drop_consumer(self) -> None:
         """Delete what was imported, and look whether the array outlives it while the work runs."""
         self._stage.drop()
-        self.until(lambda: self.freed or dlwrap.stats().pending > 0)
+        self.until(lambda: self.freed or dlwrap.stats().pending > 0, _PATIENCE_SECONDS)
         counted = dlwrap.stats()
         if counted.exports == 0:
             self._note(CONSUMER_GONE, f"stats().exports = 0, pending = {counted.pending}")
@@ -129,7 +133,7 @@ class _Watch:
             if self._stage.is_busy() and not self.freed:
                 self._note(STILL_BUSY, "the consumer says: not done; the finaliser has not run")
 
-    def until(self, condition: Callable[[], bool], seconds: float = _PATIENCE_SECONDS) -> None:
+    def until(self, condition: Callable[[], bool], seconds: float) -> None:
         """Look until the condition holds, or time is up."""
         deadline = time.perf_counter() + seconds
         while not condition() and time.perf_counter() < deadline:
@@ -144,7 +148,7 @@ class _Watch:
                 self._note(DONE, "the consumer says: done")
             if counted.lingering:
                 self._note(LINGERED, "released, still page-locked: the next wrap could use it again")
-            if counted.pinned_bytes == 0 and self._saw(LINGERED):
+            if counted.pinned_bytes == 0 and self._pinned:
                 self._note(UNREGISTERED, "stats().pinned_bytes = 0")
 
     def _note_freed(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +18,16 @@ from dlwrap._errors import CudaError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+PRIMARY = 0  # stands for a device's primary context
 LEGACY_STREAM = 1
 PER_THREAD_STREAM = 2
 
 # CUresult values that dlwrap decides on (CUDA driver API, "Data types used by CUDA driver").
 INVALID_VALUE = 1
 OUT_OF_MEMORY = 2
+INVALID_CONTEXT = 201
 NOT_READY = 600
+CONTEXT_IS_DESTROYED = 709
 HOST_MEMORY_ALREADY_REGISTERED = 712
 HOST_MEMORY_NOT_REGISTERED = 713
 NOT_SUPPORTED = 801
@@ -38,19 +41,21 @@ _REGISTER_READ_ONLY = 8
 _EVENT_BLOCKING_SYNC = 1
 _EVENT_DISABLE_TIMING = 2
 
-_loading = threading.Lock()
-
 
 @functools.cache
 def _module() -> Any:
     """Import ``cuda.bindings.driver`` and initialise the driver."""
-    with _loading:
-        try:
-            from cuda.bindings import driver  # noqa: PLC0415 -- import dlwrap must touch no driver
-        except ImportError as error:
-            raise CudaError(NO_DRIVER, "NO_BINDINGS", f"cuda-bindings cannot be imported: {error}", "import") from error
-        _check("cuInit", _invoke(driver, "cuInit", (0,)), driver)
-        return driver
+    try:
+        from cuda.bindings import driver  # noqa: PLC0415 -- import dlwrap must touch no driver
+    except ImportError as error:
+        raise CudaError(NO_DRIVER, "NO_BINDINGS", f"cuda-bindings cannot be imported: {error}", "import") from error
+    _check("cuInit", _invoke(driver, "cuInit", (0,)), driver)
+    return driver
+
+
+def is_initialised() -> bool:
+    """Tell whether this module has initialised the driver; touches none."""
+    return _module.cache_info().currsize > 0
 
 
 def _invoke(driver: Any, name: str, args: tuple[Any, ...]) -> Any:
@@ -125,28 +130,36 @@ def _primary(device: int) -> Any:
 
 
 @contextlib.contextmanager
-def primary_context(device: int) -> Iterator[None]:
-    """Make the device's primary context current, and leave the caller's as it was."""
-    _call("cuCtxPushCurrent", _primary(device))
+def context(device: int, handle: int) -> Iterator[None]:
+    """Make a context current, `PRIMARY` or one that may have been destroyed, and leave the caller's as it was."""
+    _call("cuCtxPushCurrent", _primary(device) if handle == PRIMARY else _module().CUcontext(handle))
     try:
         yield
     finally:
         _call("cuCtxPopCurrent")
 
 
-def is_primary_context_current(device: int) -> bool:
-    """Tell whether the legacy default stream means that of the device's primary context.
+def primary_context(device: int) -> contextlib.AbstractContextManager[None]:
+    """Make the device's primary context current, and leave the caller's as it was."""
+    return context(device, PRIMARY)
 
-    Where the current context belongs to another device, or there is none, a stream handle told for this device can
-    only mean its primary context.
+
+def current_context(device: int) -> int:
+    """Give the current context if it is of this device and not its primary one, else `PRIMARY`.
+
+    Where the current context belongs to another device, or there is none, what is told for this device can only
+    mean its primary context.
     """
     current = int(_call("cuCtxGetCurrent"))
-    return current in {0, int(_primary(device))} or int(_call("cuCtxGetDevice")) != device
+    if current in {0, int(_primary(device))} or int(_call("cuCtxGetDevice")) != device:
+        return PRIMARY
+    return current
 
 
-def is_stream_of_primary_context(stream: int, device: int) -> bool:
-    """Tell whether a live stream belongs to the device's primary context."""
-    return int(_call("cuStreamGetCtx", _module().CUstream(stream))) == int(_primary(device))
+def context_of_stream(stream: int, device: int) -> int:
+    """Give the context of a live stream, or `PRIMARY` (cuStreamGetCtx)."""
+    found = int(_call("cuStreamGetCtx", _module().CUstream(stream)))
+    return PRIMARY if found == int(_primary(device)) else found
 
 
 # ---- capture modes ----
@@ -160,6 +173,17 @@ def relaxed() -> Iterator[None]:
         yield
     finally:
         _call("cuThreadExchangeStreamCaptureMode", mode)
+
+
+def relax_thread_for_good() -> None:
+    """Set the capture mode of a thread of our own, which must not go on without."""
+    while True:
+        try:
+            relax_thread()
+        except CudaError:
+            time.sleep(1e-3)
+        else:
+            return
 
 
 def relax_thread() -> Any:

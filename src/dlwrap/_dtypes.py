@@ -34,6 +34,11 @@ class DType:
     bits: int
     lanes: int
 
+    @property
+    def is_numpy_type(self) -> bool:
+        """Whether NumPy itself has the type, so that there is a typestr for it."""
+        return self.code in {_INT, _UINT, _FLOAT, _COMPLEX, _BOOL}
+
 
 def _types(code: int, *scalars: type[np.generic]) -> dict[type, DType]:
     return {scalar: DType(code, 8 * np.dtype(scalar).itemsize, 1) for scalar in scalars}

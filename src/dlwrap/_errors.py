@@ -20,6 +20,8 @@ class CudaError(DLWrapError, RuntimeError):
         The driver's ``CUresult``; -1 where the driver could not be loaded.
     name : str
         The name of that result, such as ``"CUDA_ERROR_OUT_OF_MEMORY"``.
+    explanation : str
+        What it means here, and the cure where there is one.
     call : str
         The driver function that returned it.
     """
@@ -28,11 +30,11 @@ class CudaError(DLWrapError, RuntimeError):
         self.code = code
         self.name = name
         self.call = call
-        self._explanation = explanation
+        self.explanation = explanation
         super().__init__(f"{name} ({code}) from {call}: {explanation}")
 
     def __reduce__(self) -> tuple[type[CudaError], tuple[int, str, str, str]]:
-        return type(self), (self.code, self.name, self._explanation, self.call)
+        return type(self), (self.code, self.name, self.explanation, self.call)
 
 
 class DLWrapWarning(RuntimeWarning):

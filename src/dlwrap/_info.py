@@ -26,9 +26,9 @@ _CONSUMERS = {
 }
 
 _ADVICE = {
-    "NO_DRIVER": "Install the NVIDIA driver, so that nvidia-smi lists the GPU; a container must be given the GPU.",
+    "NO_DRIVER": "nvidia-smi has to list the GPU; a container has to be given it.",
     "NO_BINDINGS": "Install the CUDA bindings: pip install cuda-bindings",
-    "CUDA_ERROR_NO_DEVICE": "The driver sees no GPU: look at CUDA_VISIBLE_DEVICES and at what nvidia-smi lists.",
+    "CUDA_ERROR_NO_DEVICE": "Look at CUDA_VISIBLE_DEVICES, and at what nvidia-smi lists.",
 }
 
 

@@ -81,9 +81,7 @@ def describe(obj: object) -> HostLayout:
     array = obj if isinstance(obj, np.ndarray) else _view(obj)
     # The exact type first: numpy.ma is imported when it is first asked for.
     if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
-        raise BufferError(
-            f"cannot export a {type(array).__name__}: DLPack has no masks; wrap a.data or a.filled()"
-        )
+        raise BufferError(f"cannot export a {type(array).__name__}: DLPack has no masks; wrap a.data or a.filled()")
     dtype = dlpack_type(array.dtype)
     shape, itemsize, nbytes = array.shape, array.itemsize, array.nbytes
     strides = _compact_strides(shape)
@@ -146,9 +144,7 @@ def _element_strides(array: Array, compact: tuple[int, ...]) -> tuple[int, ...]:
     if min(used) < 0:
         raise BufferError(f"cannot export strides {array.strides}: torch aborts on negative strides; {cure}")
     if any(stride % itemsize for stride in used):
-        raise BufferError(
-            f"cannot export strides {array.strides}: DLPack counts elements of {itemsize} bytes; {cure}"
-        )
+        raise BufferError(f"cannot export strides {array.strides}: DLPack counts elements of {itemsize} bytes; {cure}")
     return tuple(
         stride // itemsize if size > 1 else step
         for size, stride, step in zip(array.shape, array.strides, compact, strict=True)
@@ -174,9 +170,7 @@ def _view(obj: object) -> Array:
     except TypeError:
         raise TypeError(_no_memory(obj)) from None
     except ValueError as error:
-        raise ValueError(
-            f"cannot wrap a released {name} ({error}); wrap before release() or close()"
-        ) from error
+        raise ValueError(f"cannot wrap a released {name} ({error}); wrap before release() or close()") from error
     try:
         return np.asarray(view)
     except (ValueError, BufferError) as error:

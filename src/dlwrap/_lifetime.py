@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from dlwrap import _driver, _native
 from dlwrap._errors import CudaError, DLWrapError, DLWrapWarning
 from dlwrap._pinning import PinTable
+from dlwrap._streams import TrackedStream
 from dlwrap._sweeper import Sweeper
 from dlwrap._waits import EventWaits, Wait
 
@@ -30,9 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dlwrap._pinning import Registration
-    from dlwrap._streams import TrackedStream
+    from dlwrap._streams import UntrackedWork
 
 _EXIT_SECONDS = 0.5  # how long the end of the program may wait for each thread
+
+
+_WHY_KEPT = "because it cannot be proved that the GPU is done with it"
 
 
 class Completion:
@@ -55,7 +59,7 @@ class Completion:
             self._failure = self._failure or failure
             self.expect(-1)
 
-    def wait(self, timeout: float | None, what: str) -> None:
+    def wait(self, timeout: float | None, what: str, consequence: str = f"memory is kept, {_WHY_KEPT}") -> None:
         """Wait for all reports.
 
         Raises
@@ -63,18 +67,16 @@ class Completion:
         TimeoutError
             After ``timeout`` seconds.
         DLWrapError
-            One of the things failed, so that memory was kept.
+            One of the things failed.
         """
         if threading.current_thread() in _manager.threads:
             raise RuntimeError(f"cannot wait for {what} in a finaliser that runs on dlwrap's own thread")
         with self._changed:
-            if not self._changed.wait_for(lambda: self._left <= 0, timeout):
+            seconds = None if timeout is None else min(timeout, threading.TIMEOUT_MAX)
+            if not self._changed.wait_for(lambda: self._left <= 0, seconds):
                 raise TimeoutError(f"{what}: not done after {timeout} s; it goes on in the background")
             if self._failure is not None:
-                raise DLWrapError(f"{what}: memory is kept, {_WHY_KEPT}") from self._failure
-
-
-_WHY_KEPT = "because it cannot be proved that the GPU is done with it"
+                raise DLWrapError(f"{what}: {consequence}") from self._failure
 
 
 @dataclass(slots=True, eq=False)
@@ -89,8 +91,8 @@ class Lease:
         Keeps the host memory alive.
     pin : Registration or None
         The page-locked range that it uses.
-    device_wide : bool
-        Whether the release has to wait for the whole device.
+    contexts : set of int
+        The contexts of the device that the release has to wait for as a whole.
     streams : dict of int to TrackedStream
         The streams that the release has to wait for, by handle.
     closed : Completion or None
@@ -100,7 +102,7 @@ class Lease:
     device: int
     hold: object
     pin: Registration | None
-    device_wide: bool = False
+    contexts: set[int] = field(default_factory=set)
     streams: dict[int, TrackedStream] = field(default_factory=dict)
     closed: Completion | None = None
     when_released: list[Callable[[CudaError | None], None]] = field(default_factory=list)
@@ -109,32 +111,34 @@ class Lease:
         """Give the device's address of a host address inside."""
         return pointer if self.pin is None else self.pin.device_pointer(pointer, self.device)
 
-    def note(self, stream: TrackedStream | None) -> None:
-        """Note a stream that may use the memory; None where it cannot be tracked."""
-        if stream is None:
-            self.device_wide = True
+    def note(self, work: TrackedStream | UntrackedWork) -> None:
+        """Note where work may use the memory."""
+        if isinstance(work, TrackedStream):
+            self.streams[work.handle] = work
         else:
-            self.streams[stream.handle] = stream
+            self.contexts |= {_driver.PRIMARY, work.context}
 
     @property
     def was_used(self) -> bool:
         """Whether there is any work to wait for."""
-        return self.device_wide or bool(self.streams)
+        return bool(self.contexts or self.streams)
 
     def wait(self, finish: Callable[[CudaError | None], None], *, urgent: bool) -> Wait:
         """Describe the work to wait for, as noted so far."""
-        return Wait(self.device, tuple(self.streams.values()), self.device_wide, finish, urgent)
+        return Wait(self.device, tuple(self.streams.values()), tuple(self.contexts), finish, urgent)
 
 
 class LifetimeManager:
     """Takes leases back, one process-wide instance; see the module."""
 
     def __init__(self) -> None:
-        self.pins = PinTable(self._request_sweep)
+        self.pins = PinTable(self._request_sweep, self._note_leak)
         self.leaked = 0
         self.threads: tuple[threading.Thread, ...] = ()
-        self.refusal: str | None = None  # why nothing can be wrapped any more
-        self._sweeper = Sweeper(self.pins, self._report_part, self._note_leak)
+        self.refusal: str | None = None  # why nothing can be lent any more
+        self.is_forked = False
+        self.foreign_exports = 0  # of the process that this one was forked from
+        self._sweeper = Sweeper(self.pins, self._report_part)
         self._events = EventWaits(self._sweeper.submit)
         self._leases: dict[int, Lease] = {}
         self._pending: dict[int, tuple[Lease, Wait]] = {}
@@ -150,7 +154,12 @@ class LifetimeManager:
 
     # ---- called by the program's threads ----
 
-    def check_usable(self) -> None:
+    @property
+    def is_usable(self) -> bool:
+        """Whether anything can be lent, so that the driver may be called."""
+        return self.refusal is None
+
+    def check_usable(self, action: str) -> None:
         """Refuse to lend anything that would not be taken back.
 
         Raises
@@ -159,11 +168,19 @@ class LifetimeManager:
             In a forked child, and after the interpreter began to exit.
         """
         if self.refusal is not None:
-            raise RuntimeError(self.refusal)
+            raise RuntimeError(f"cannot {action} {self.refusal}")
 
     def start(self) -> None:
-        """Start the threads, once; never from a release."""
-        with self._lock:
+        """Start the threads, once; never from a release.
+
+        Raises
+        ------
+        CudaError
+            The driver cannot keep them from breaking captures.
+        """
+        if not self._unstarted:
+            return
+        with _driver.relaxed(), self._lock:
             while self._unstarted:
                 self._unstarted[-1].start()
                 self.threads += (self._unstarted.pop(),)
@@ -190,7 +207,7 @@ class LifetimeManager:
         TimeoutError, DLWrapError
             As `Completion.wait`.
         """
-        if self.refusal is not None:
+        if not self.is_usable:
             exporter.close()
             return
         with self._lock:
@@ -212,7 +229,7 @@ class LifetimeManager:
         DLWrapError
             As `Completion.wait`.
         """
-        if self.refusal is not None or not lease.was_used:
+        if not self.is_usable or not lease.was_used:
             return
         with _driver.primary_context(lease.device):
             capturing = [handle for handle in list(lease.streams) if _driver.is_capturing(handle)]
@@ -222,7 +239,7 @@ class LifetimeManager:
             )
         done = Completion()
         self._request(lambda: self._events.add(lease.wait(done.report, urgent=True)))
-        done.wait(None, "synchronize()")
+        done.wait(None, "synchronize()", "the GPU failed, so that nobody knows whether its work has ended")
 
     def reclaim(self, timeout: float | None) -> None:
         """Wait until everything handed over so far is released and unregistered.
@@ -232,7 +249,7 @@ class LifetimeManager:
         TimeoutError, DLWrapError
             As `Completion.wait`.
         """
-        if not self.threads or self.refusal is not None:
+        if not self.threads or not self.is_usable:
             return
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         released = Completion()
@@ -284,7 +301,7 @@ class LifetimeManager:
 
     def _run(self) -> None:
         """Take leases back until stopped; the body of the thread."""
-        _driver.relax_thread()
+        _driver.relax_thread_for_good()
         while not self._stopping:
             self._guard(lambda: self._take_released(self._events.next_pause()))
             while self._requests:
@@ -340,10 +357,12 @@ class LifetimeManager:
 
     def stop(self) -> None:
         """Stop before finalisation: from here on everything only leaks, on purpose."""
+        if not self.is_usable:
+            return
+        self.refusal = "any more: the interpreter is exiting"
+        self._stopping = True
         if not self.threads:
             return
-        self.refusal = "cannot wrap: the interpreter is exiting"
-        self._stopping = True
         _native.leak(self)
         _native.wake()
         self._sweeper.stop()
@@ -352,11 +371,13 @@ class LifetimeManager:
 
     def abandon(self) -> LifetimeManager:
         """Give a manager for a forked child, where nothing may touch CUDA; this one is kept as it was."""
-        if not self.threads:
+        if not _driver.is_initialised() and self.is_usable:
             return self
         _native.leak(self)
         successor = LifetimeManager()
-        successor.refusal = "cannot wrap in a forked child: CUDA does not survive fork(); start children by spawn"
+        successor.refusal = "in a forked child: CUDA does not survive fork(); start children by spawn"
+        successor.is_forked = True
+        successor.foreign_exports = _native.live_exports()
         return successor
 
 

@@ -134,10 +134,8 @@ def find_owner(array: Array, given: object, pointer: int, span: Span) -> tuple[H
         fixed += ((base, base_pointer, base.nbytes),)
     hold = Hold(given, export, fixed)
 
-    if owner is base:
-        on_heap = base.flags.owndata
-    else:
-        on_heap = isinstance(owner, (bytes, bytearray, stdlib_array.array))
+    owned = base.flags.owndata
+    on_heap = owned if owner is base else isinstance(owner, (bytes, bytearray, stdlib_array.array))
     writable = array.flags.writeable
     if on_heap or span == EMPTY or (export is None and writable):
         return hold, owner_span, True, False

@@ -94,13 +94,16 @@ class PinTable:
     ----------
     request_sweep : callable
         Called, without a lock, when a registration may have become due for `unregister`.
+    note_leak : callable
+        Told, without a lock, why a range stays registered and its memory is kept.
     """
 
-    def __init__(self, request_sweep: Callable[[], None]) -> None:
+    def __init__(self, request_sweep: Callable[[], None], note_leak: Callable[[CudaError], None]) -> None:
         self.linger_seconds = 0.1
         self.linger_bytes: float = 256 * MEBIBYTE
         self.pinned_bytes = 0
         self._request_sweep = request_sweep
+        self._note_leak = note_leak
         self._starts: list[int] = []
         self._by_start: dict[int, Registration] = {}
         self._lingering: dict[int, Registration] = {}  # the longest unused first
@@ -160,7 +163,7 @@ class PinTable:
             return wanted
         in_the_way = [found for found in used if found.start < span.stop and span.start < found.stop]
         if in_the_way:
-            raise _overlap_error(span, in_the_way[0].start, in_the_way[0].stop, "a live wrap or pin of dlwrap")
+            raise _overlap_error(span, "a live wrap or pin of dlwrap", (in_the_way[0].start, in_the_way[0].stop))
         return span
 
     def _wait_for_change(self, seen: list[tuple[Registration, State, int]]) -> None:
@@ -197,8 +200,8 @@ class PinTable:
         except BaseException:
             try:
                 _driver.unregister(made.start)
-            except CudaError:
-                _native.leak(made.hold)
+            except CudaError as error:
+                self._keep(made, error)
             raise
 
     def _adopt(self, error: CudaError, refused: Registration, layout: HostLayout, device: int) -> Registration | None:
@@ -219,12 +222,12 @@ class PinTable:
                     state=State.LIVE,
                     device_starts=starts,
                 )
+            known = known or _driver.known_range(span.stop - 1)
         if error.code == _driver.INVALID_VALUE:
             raise _explain_refusal(error, refused) from error
         if (refused.start, refused.stop) != (span.start, span.stop):
             return None
-        start, stop = (known.start, known.stop) if known else (span.start, span.stop)
-        raise _overlap_error(span, start, stop, "somebody else") from error
+        raise _overlap_error(span, "somebody else", (known.start, known.stop) if known else None) from error
 
     def _with_device(self, registration: Registration, device: int) -> Registration:
         """Make sure that the device's address is known."""
@@ -269,12 +272,12 @@ class PinTable:
     def due(self, now: float) -> tuple[list[Registration], float]:
         """Take what must be unregistered now; also give the seconds until the next will be due."""
         with self._changed:
-            excess = sum(found.nbytes for found in self._lingering.values()) - self.linger_bytes
+            excess = sum(found.nbytes for found in self._lingering.values() if not found.flush) - self.linger_bytes
             due, pause = [], math.inf
             for found in list(self._lingering.values()):
                 left = found.idle_since + self.linger_seconds - now
                 if found.flush or left <= 0 or excess > 0:
-                    excess -= found.nbytes
+                    excess -= 0 if found.flush else found.nbytes
                     found.state = State.UNREGISTERING
                     del self._lingering[found.start]
                     due.append(found)
@@ -283,10 +286,10 @@ class PinTable:
             self._leaving += due
             return due, pause
 
-    def unregister(self, registration: Registration) -> CudaError | None:
+    def unregister(self, registration: Registration) -> None:
         """Unregister what `due` gave, and let its memory go; blocks until the device is idle.
 
-        Returns the error if the driver refused: then the memory is kept, because it may still be page-locked.
+        If the driver refuses, the memory is kept, because it may still be page-locked.
         """
         failure = None
         try:
@@ -295,7 +298,7 @@ class PinTable:
         except CudaError as error:
             if error.code != _driver.HOST_MEMORY_NOT_REGISTERED:
                 failure = error
-                _native.leak(registration.hold)
+                self._keep(registration, error)
         with self._changed:
             self.pinned_bytes -= registration.nbytes
             self._remove(registration)
@@ -305,7 +308,10 @@ class PinTable:
             self._leaving.remove(registration)
         for callback in registration.when_gone:
             callback(failure)
-        return failure
+
+    def _keep(self, registration: Registration, why: CudaError) -> None:
+        _native.leak(registration.hold)
+        self._note_leak(why)
 
     def flush(self, then: WhenGone) -> int:
         """Make every lingering registration due; ``then`` is called once for each, when it is gone.
@@ -349,9 +355,10 @@ class PinTable:
             self._changed.notify_all()
 
 
-def _overlap_error(span: Span, start: int, stop: int, owner: str) -> BufferError:
+def _overlap_error(span: Span, owner: str, locked: tuple[int, int] | None) -> BufferError:
+    what = "part of it" if locked is None else f"{locked[0]:#x} to {locked[1]:#x}"
     return BufferError(
-        f"cannot page-lock bytes {span.start:#x} to {span.stop:#x}: {owner} has page-locked {start:#x} to {stop:#x}, "
+        f"cannot page-lock bytes {span.start:#x} to {span.stop:#x}: {owner} has page-locked {what}, "
         "and copies fail across two ranges; wrap or dlwrap.pin() the array that owns all of it first"
     )
 
@@ -365,6 +372,9 @@ _CURES = {
 
 
 def _explain_refusal(error: CudaError, refused: Registration) -> CudaError:
-    cure = _CURES.get(error.code, "wrap a copy")
+    """Say what could not be page-locked, and the cure."""
+    if error.code == _driver.NO_DRIVER:
+        return error
+    cure = _CURES.get(error.code, f"{error.explanation}; wrap a copy")
     explanation = f"cannot page-lock {refused.nbytes} bytes at {refused.start:#x}: {cure}"
     return CudaError(error.code, error.name, explanation, error.call)

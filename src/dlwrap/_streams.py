@@ -38,6 +38,24 @@ class TrackedStream:
     owner: object
 
 
+@dataclass(frozen=True, slots=True)
+class UntrackedWork:
+    """Work that only a device-wide wait covers, in the primary context and in one more.
+
+    Attributes
+    ----------
+    context : int
+        The context it was submitted to: a ``CUcontext``, or `_driver.PRIMARY`.
+    """
+
+    context: int
+
+
+def find_untold(device: int) -> UntrackedWork:
+    """Say where work runs of which no stream was told: in the current context, if anywhere."""
+    return UntrackedWork(_driver.current_context(device))
+
+
 def check_told_stream(stream: object) -> int | None:
     """Validate the ``stream`` argument of ``__dlpack__`` (array API standard, CUDA rules).
 
@@ -56,24 +74,19 @@ def check_told_stream(stream: object) -> int | None:
     return None if handle == -1 else handle
 
 
-def find_told_stream(handle: int | None, device: int) -> TrackedStream | None:
-    """Find who keeps the stream of a ``__dlpack__`` call alive; None means a device-wide wait.
+def find_told_stream(handle: int | None, device: int) -> TrackedStream | UntrackedWork:
+    """Find who keeps the stream of a ``__dlpack__`` call alive.
 
     The handle is alive during the call. The consumer's framework is asked for its current stream object, and only
     if it has been imported already.
     """
-    if handle is None:
-        return None
-    if handle == _driver.LEGACY_STREAM:
-        return _track_legacy(device)
-    for find in _CURRENT_STREAMS:
-        owner = _ask(find, device)
-        if owner is not None and _handle_of(owner) == handle:
-            return _track_owned(handle, device, owner)
-    return None
+    if handle is None or handle <= _driver.PER_THREAD_STREAM:
+        return _track(handle, device, None)
+    owners = (_ask(find, device, handle) for find in _CURRENT_STREAMS)
+    return _track(handle, device, next(filter(None, owners), None))
 
 
-def find_recorded_stream(stream: object, device: int) -> TrackedStream | None:
+def find_recorded_stream(stream: object, device: int) -> TrackedStream | UntrackedWork:
     """Find what `record_stream` was given: a handle, or an object with ``__cuda_stream__``.
 
     Raises
@@ -85,13 +98,13 @@ def find_recorded_stream(stream: object, device: int) -> TrackedStream | None:
         handle = check_told_stream(stream)
         if handle is None:
             raise ValueError(f"record_stream needs a stream, got {stream!r}: pass a handle or a __cuda_stream__ object")
-        return _track_legacy(device) if handle == _driver.LEGACY_STREAM else None
+        return _track(handle, device, None)
     handle = _handle_of(stream)
     if handle is None:
         raise TypeError(f"__cuda_stream__ of {type(stream).__name__} must return (0, handle)")
-    if handle == _driver.LEGACY_STREAM or (handle == 0 and _class_of(stream) in _ZERO_IS_LEGACY):
-        return _track_legacy(device)
-    return _track_owned(handle, device, stream) if _keeps_its_handle(stream) else None
+    if handle == 0 and _class_of(stream) in _ZERO_IS_LEGACY:
+        handle = _driver.LEGACY_STREAM
+    return _track(handle, device, stream if _keeps_its_handle(stream) else None)
 
 
 def _as_handle(stream: object) -> int:
@@ -106,22 +119,21 @@ def _as_handle(stream: object) -> int:
         ) from None
 
 
-def _track_legacy(device: int) -> TrackedStream | None:
-    if not _driver.is_primary_context_current(device):
-        return None
-    return TrackedStream(_driver.LEGACY_STREAM, device, None)
-
-
-def _track_owned(handle: int, device: int, owner: object) -> TrackedStream | None:
-    if handle <= _driver.PER_THREAD_STREAM:
+def _track(handle: int | None, device: int, owner: object) -> TrackedStream | UntrackedWork:
+    """Track a stream that can be recorded on later, by another thread, in the primary context."""
+    if handle is None or handle <= _driver.PER_THREAD_STREAM:
+        work = find_untold(device)
         # Handle 2 names another stream on another thread, so the manager's thread can't record on it.
-        return None
+        is_legacy = handle == _driver.LEGACY_STREAM and work.context == _driver.PRIMARY
+        return TrackedStream(_driver.LEGACY_STREAM, device, None) if is_legacy else work
     try:
         with _driver.relaxed():
-            ours = _driver.is_stream_of_primary_context(handle, device)
+            context = _driver.context_of_stream(handle, device)
     except CudaError:
-        ours = False
-    return TrackedStream(handle, device, owner) if ours else None
+        return find_untold(device)
+    if owner is None or context != _driver.PRIMARY:
+        return UntrackedWork(context)
+    return TrackedStream(handle, device, owner)
 
 
 def _handle_of(stream: Any) -> int | None:
@@ -133,13 +145,13 @@ def _handle_of(stream: Any) -> int | None:
         return None
 
 
-def _ask(find: Callable[[int], object], device: int) -> object:
-    """Ask a framework; one that is half imported or not initialised knows no stream."""
+def _ask(find: Callable[[int], object], device: int, handle: int) -> object:
+    """Ask a framework for the owner of its current stream, if that is the one; a half imported one knows none."""
     try:
         owner = find(device)
+        return owner if owner is not None and _keeps_its_handle(owner) and _handle_of(owner) == handle else None
     except Exception:  # noqa: BLE001 -- a foreign framework's failure must not become the consumer's
         return None
-    return owner if owner is not None and _keeps_its_handle(owner) else None
 
 
 def _current_torch_stream(device: int) -> object:
@@ -166,7 +178,7 @@ def _keeps_its_handle(stream: Any) -> bool:
             # torch marks its own streams with an odd id; 0 is the default stream, else the id is a foreign handle.
             return bool(stream.stream_id % 2) or stream.stream_id == 0
         case "cupy.cuda.stream.Stream":
-            return True
+            return getattr(stream, "_foreign_stream_ref", None) is None  # set by Stream.from_external
         case "numba.cuda.cudadrv.driver.Stream":
             return not stream.external
     return False

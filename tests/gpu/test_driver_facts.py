@@ -6,6 +6,7 @@ A fact that the design needs is asserted. One that was never settled is measured
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 
 import _cuda
@@ -13,8 +14,10 @@ import numpy as np
 import pytest
 from _cuda import (
     CAPTURE_MODES,
+    CONTEXT_IS_DESTROYED,
     HOST_MEMORY_ALREADY_REGISTERED,
     HOST_MEMORY_NOT_REGISTERED,
+    INVALID_CONTEXT,
     INVALID_VALUE,
     LEGACY_STREAM,
     PER_THREAD_STREAM,
@@ -24,6 +27,7 @@ from _cuda import (
     call,
     code,
 )
+from _script import run_script
 
 
 @pytest.fixture
@@ -48,12 +52,12 @@ def barrier():
         pass
 
 
-def waits_for(*latches):
+def waits_for(*latches, context=None):
     """Tell whether the barrier returned only after all kernels had finished; opens the latches meanwhile, in order."""
     begun = threading.Event()
 
     def wait():
-        with _cuda.current():
+        with _cuda.current(context):
             begun.set()
             barrier()
             return all(latch.finished for latch in latches)
@@ -139,6 +143,46 @@ def test_unregistering_and_a_stream_of_a_second_context(kernels, new_latch, fact
 
     waited = Thread(measure).result()
     fact(f"unregistering in the primary context waits for a stream of a second context: {waited}")
+
+
+def test_unregistering_in_a_second_context_waits_for_its_streams(kernels, new_latch):
+    def measure():
+        context = _cuda.create_context()
+        try:
+            stream = _cuda.create_stream()
+            kernels.warm_up(stream, context)
+            latch = new_latch(context=context)
+            latch.launch(stream)
+            latch.wait_until_started()
+            waited = waits_for(latch, context=context)
+            latch.wait()
+            call("cuStreamDestroy", stream)
+            return waited
+        finally:
+            call("cuCtxDestroy", context)
+
+    assert Thread(measure).result()
+
+
+def test_the_handle_of_a_destroyed_context_is_refused_and_does_no_harm():
+    # In a program of its own: nobody knows beforehand that it does not crash.
+    told = run_script("""
+        import _cuda
+        _cuda.call("cuInit", 0)
+        _cuda.call("cuCtxSetCurrent", _cuda.primary_context())
+        codes = set()
+        for _ in range(100):
+            dead = _cuda.create_context()
+            _cuda.call("cuCtxDestroy", dead)
+            codes.add(_cuda.code("cuCtxPushCurrent", dead))
+            others = [_cuda.create_context() for _ in range(2)]
+            if int(dead) not in [int(other) for other in others]:
+                codes.add(_cuda.code("cuCtxPushCurrent", dead))
+            for other in others:
+                _cuda.call("cuCtxDestroy", other)
+        print(sorted(codes))
+    """)
+    assert set(json.loads(told)) <= {INVALID_CONTEXT, CONTEXT_IS_DESTROYED}
 
 
 def test_unregistering_and_a_stream_of_a_green_context(kernels, new_latch, fact):

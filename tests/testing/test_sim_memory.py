@@ -155,6 +155,28 @@ def test_unregister_waits_for_unrelated_and_destroyed_streams(cuda, outcome, thr
     assert waiting.results == ["SUCCESS"]
 
 
+def test_unregister_does_not_wait_for_another_context(cuda, outcome, register, other_context_stream):
+    memory, other = cuda.host_array(64, np.uint8), cuda.host_array(64, np.uint8)
+    register(other)
+    cuda.hold(other_context_stream)
+    cuda.launch(other_context_stream, other)
+    assert outcome(cu.cuMemHostRegister(memory.ctypes.data, 64, DEVICEMAP)) == "SUCCESS"
+    assert outcome(cu.cuMemHostUnregister(memory.ctypes.data)) == "SUCCESS"
+    assert cuda.pending() == 1
+    cuda.let_go(other_context_stream)
+
+
+@pytest.fixture
+def other_context_stream(cuda):
+    """A stream of a context beside the current one."""
+    create = cu.cuCtxCreate
+    made = create(None, 0, 0) if "ctxCreateParams" in create.__doc__.splitlines()[0] else create(0, 0)
+    stream = cu.cuStreamCreate(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)[1]
+    cu.cuCtxPopCurrent()
+    yield int(stream)
+    cu.cuCtxDestroy(made[1])
+
+
 def test_register_does_not_wait(cuda, register, stream):
     busy = register(cuda.host_array(4))
     cuda.hold(stream)

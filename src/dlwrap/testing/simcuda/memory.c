@@ -54,10 +54,10 @@ API Result cuMemHostRegister_v2(void *start, size_t nbytes, unsigned flags) {
     return leave(result);
 }
 
-/* Wait for all work of the device, as an unregister or a free does; meanwhile launches may be held up. */
-static void wait_exclusively(const Context *context) {
+/* Wait for all work of the context, as an unregister or a free does; meanwhile launches may be held up. */
+static void wait_exclusively(Context *context) {
     sim.exclusive++;
-    work_wait_device(context->device);
+    work_wait_context(context);
     sim.exclusive--;
     changed();
 }

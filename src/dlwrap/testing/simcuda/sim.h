@@ -283,7 +283,6 @@ bool work_on_stream(const Stream *stream, uint64_t seq);
 bool work_on_context(const Context *context, uint64_t seq);
 Result work_wait_stream(Stream *stream);
 Result work_wait_context(Context *context);
-void work_wait_device(int device);
 
 /* streams.c */
 Result stream_named(Handle *handle, Stream **stream);

@@ -315,18 +315,3 @@ Result work_wait_context(Context *context) {
         wait_for_change();
     return context->error;
 }
-
-/* Whether any context of the device has unfinished work submitted up to `seq`. */
-static bool work_on_device(int device, uint64_t seq) {
-    for (const Stream *stream = sim.streams; stream != NULL; stream = stream->next)
-        if (stream->context->device == device && stream->context->error == SUCCESS && queued(stream, seq))
-            return true;
-    return false;
-}
-
-/* Wait for what was submitted to the device before this call, in every context. */
-void work_wait_device(int device) {
-    const uint64_t seq = sim.submitted;
-    while (work_on_device(device, seq))
-        wait_for_change();
-}
