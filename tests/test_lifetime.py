@@ -7,7 +7,6 @@ import weakref
 
 import numpy as np
 import pytest
-from cuda.bindings import driver
 
 import dlwrap
 from capsules import take
@@ -137,45 +136,6 @@ def test_a_raw_handle_may_be_destroyed_meanwhile(cuda, kind):
     settle()
     assert scene.alive
     cuda.let_go(raw)
-    dlwrap.reclaim(SECONDS)
-    assert not scene.alive
-
-
-@pytest.fixture
-def other_context(cuda):
-    """A context beside the primary one; not current."""
-    create = driver.cuCtxCreate
-    made = create(None, 0, 0) if "ctxCreateParams" in create.__doc__.splitlines()[0] else create(0, 0)
-    assert made[0] == driver.cuCtxPopCurrent()[0] == 0
-    yield made[1]
-    driver.cuCtxDestroy(made[1])
-
-
-def test_work_in_another_context_is_waited_for_there(cuda, kind, other_context):
-    # Unregistering in the primary context does not wait for it (measured on a GPU).
-    driver.cuCtxPushCurrent(other_context)
-    foreign = int(driver.cuStreamCreate(0)[1])
-    scene = Scene(cuda, stream=foreign)
-    cuda.hold(foreign)
-    cuda.launch(foreign, scene.array, write=7)
-    driver.cuCtxPopCurrent()
-    scene.drop_all()
-    settle()
-    assert scene.alive
-    cuda.let_go(foreign)
-    dlwrap.reclaim(SECONDS)
-    assert not scene.alive
-    assert cuda.count("cuMemHostRegister") == 2 + (kind == "pinned")
-
-
-@pytest.mark.parametrize("told", [None, 2])
-def test_a_context_that_was_destroyed_needs_no_waiting(cuda, kind, other_context, told):
-    driver.cuCtxPushCurrent(other_context)
-    scene = Scene(cuda, stream=1)
-    take(scene.buffer.__dlpack__(stream=told)).delete()
-    driver.cuCtxPopCurrent()
-    driver.cuCtxDestroy(other_context)
-    scene.drop_all()
     dlwrap.reclaim(SECONDS)
     assert not scene.alive
 

@@ -16,11 +16,11 @@ from dlwrap import _driver
 _pages: list[np.ndarray[tuple[int], np.dtype[np.uint8]]] = []
 
 
-def wait_for_context(device: int, context: int) -> None:
-    """Wait until everything submitted to a context of the device so far has finished.
+def wait_for_device(device: int) -> None:
+    """Wait until everything submitted to the device's primary context so far has finished.
 
-    A wait in the primary context covers its green contexts, but no other one (measured). To be called by one
-    thread, whose capture mode is RELAXED.
+    That covers its green contexts, but no other context (measured). To be called by one thread, whose capture mode
+    is RELAXED.
 
     Raises
     ------
@@ -31,7 +31,7 @@ def wait_for_context(device: int, context: int) -> None:
         _pages.append(np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), dtype=np.uint8))
     page = _pages.pop()
     pointer = int(page.__array_interface__["data"][0])
-    with _driver.context(device, context):
+    with _driver.primary_context(device):
         _driver.register(pointer, page.nbytes)
         _driver.unregister(pointer)
     # Not reached when a call failed: a page that may still be registered is never used again.

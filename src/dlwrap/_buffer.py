@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from dlwrap import _driver, _streams
+from dlwrap import _streams
 from dlwrap._errors import DLWrapError
 from dlwrap._layout import HostLayout, check_unmoved, describe
 from dlwrap._lifetime import Lease, manager
@@ -184,8 +184,7 @@ class HostWrappedBuffer:
     )
 
     def __init__(self, layout: HostLayout, lease: Lease, memory: Memory, *, device_wide: bool, readonly: bool) -> None:
-        if device_wide:
-            lease.contexts = {_driver.PRIMARY}
+        lease.device_wide = device_wide
         self._exporter = _export_from(lease, layout, readonly=readonly)
         self._lease = lease
         self._layout: HostLayout | None = layout
@@ -258,7 +257,8 @@ class HostWrappedBuffer:
         layout = self._open()
         check_unmoved(layout)
         if manager().is_usable:
-            self._lease.note(_streams.find_untold(self.device))
+            _streams.check_untold(self.device)
+            self._lease.note(None)
         return self._lease.device_pointer(layout.pointer)
 
     def __repr__(self) -> str:
@@ -519,9 +519,9 @@ class Pin:
 
 def _export_to_device(exporter: Exporter, lease: Lease, handle: int | None, minor: int, *, copied: bool) -> CapsuleType:
     """Export, and note the stream only if that succeeded: consumers ask several times for one import."""
-    work = _streams.find_told_stream(handle, lease.device)
+    told = _streams.find_told_stream(handle, lease.device)
     capsule = exporter.export(minor, False, copied)
-    lease.note(work)
+    lease.note(told)
     return capsule
 
 

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import time
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from dlwrap import _native
@@ -18,16 +19,13 @@ from dlwrap._errors import CudaError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PRIMARY = 0  # stands for a device's primary context
 LEGACY_STREAM = 1
 PER_THREAD_STREAM = 2
 
 # CUresult values that dlwrap decides on (CUDA driver API, "Data types used by CUDA driver").
 INVALID_VALUE = 1
 OUT_OF_MEMORY = 2
-INVALID_CONTEXT = 201
 NOT_READY = 600
-CONTEXT_IS_DESTROYED = 709
 HOST_MEMORY_ALREADY_REGISTERED = 712
 HOST_MEMORY_NOT_REGISTERED = 713
 NOT_SUPPORTED = 801
@@ -130,36 +128,48 @@ def _primary(device: int) -> Any:
 
 
 @contextlib.contextmanager
-def context(device: int, handle: int) -> Iterator[None]:
-    """Make a context current, `PRIMARY` or one that may have been destroyed, and leave the caller's as it was."""
-    _call("cuCtxPushCurrent", _primary(device) if handle == PRIMARY else _module().CUcontext(handle))
+def primary_context(device: int) -> Iterator[None]:
+    """Make the device's primary context current, and leave the caller's as it was."""
+    _call("cuCtxPushCurrent", _primary(device))
     try:
         yield
     finally:
         _call("cuCtxPopCurrent")
 
 
-def primary_context(device: int) -> contextlib.AbstractContextManager[None]:
-    """Make the device's primary context current, and leave the caller's as it was."""
-    return context(device, PRIMARY)
+class ContextKind(Enum):
+    """How a context stands to a device's primary one, in which alone dlwrap can wait."""
+
+    PRIMARY = auto()
+    GREEN = auto()  # a part of the primary one, covered by a wait for all of it
+    FOREIGN = auto()  # may be destroyed at any time, and touching it then ends the process (measured)
 
 
-def current_context(device: int) -> int:
-    """Give the current context if it is of this device and not its primary one, else `PRIMARY`.
+def current_context_kind(device: int) -> ContextKind:
+    """Tell in which kind of context work runs whose stream is not told, or is a default stream.
 
     Where the current context belongs to another device, or there is none, what is told for this device can only
     mean its primary context.
     """
     current = int(_call("cuCtxGetCurrent"))
     if current in {0, int(_primary(device))} or int(_call("cuCtxGetDevice")) != device:
-        return PRIMARY
-    return current
+        return ContextKind.PRIMARY
+    return ContextKind.GREEN if _is_green(LEGACY_STREAM) else ContextKind.FOREIGN
 
 
-def context_of_stream(stream: int, device: int) -> int:
-    """Give the context of a live stream, or `PRIMARY` (cuStreamGetCtx)."""
-    found = int(_call("cuStreamGetCtx", _module().CUstream(stream)))
-    return PRIMARY if found == int(_primary(device)) else found
+def stream_context_kind(stream: int, device: int) -> ContextKind:
+    """Tell to which kind of context a live stream belongs (cuStreamGetCtx)."""
+    if int(_call("cuStreamGetCtx", _module().CUstream(stream))) == int(_primary(device)):
+        return ContextKind.PRIMARY
+    return ContextKind.GREEN if _is_green(stream) else ContextKind.FOREIGN
+
+
+def _is_green(stream: int) -> bool:
+    """Ask for the stream's green context; drivers before CUDA 12.4 have none."""
+    try:
+        return int(_call("cuStreamGetGreenCtx", _module().CUstream(stream))) != 0
+    except CudaError:
+        return False
 
 
 # ---- capture modes ----

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 from dlwrap import _driver, _native
 from dlwrap._errors import CudaError, DLWrapError, DLWrapWarning
 from dlwrap._pinning import PinTable
-from dlwrap._streams import TrackedStream
 from dlwrap._sweeper import Sweeper
 from dlwrap._waits import EventWaits, Wait
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dlwrap._pinning import Registration
-    from dlwrap._streams import UntrackedWork
+    from dlwrap._streams import TrackedStream
 
 _EXIT_SECONDS = 0.5  # how long the end of the program may wait for each thread
 
@@ -91,8 +90,8 @@ class Lease:
         Keeps the host memory alive.
     pin : Registration or None
         The page-locked range that it uses.
-    contexts : set of int
-        The contexts of the device that the release has to wait for as a whole.
+    device_wide : bool
+        Whether the release has to wait for the whole device.
     streams : dict of int to TrackedStream
         The streams that the release has to wait for, by handle.
     closed : Completion or None
@@ -102,7 +101,7 @@ class Lease:
     device: int
     hold: object
     pin: Registration | None
-    contexts: set[int] = field(default_factory=set)
+    device_wide: bool = False
     streams: dict[int, TrackedStream] = field(default_factory=dict)
     closed: Completion | None = None
     when_released: list[Callable[[CudaError | None], None]] = field(default_factory=list)
@@ -111,21 +110,21 @@ class Lease:
         """Give the device's address of a host address inside."""
         return pointer if self.pin is None else self.pin.device_pointer(pointer, self.device)
 
-    def note(self, work: TrackedStream | UntrackedWork) -> None:
-        """Note where work may use the memory."""
-        if isinstance(work, TrackedStream):
-            self.streams[work.handle] = work
+    def note(self, stream: TrackedStream | None) -> None:
+        """Note a stream that may use the memory; None where it cannot be tracked."""
+        if stream is None:
+            self.device_wide = True
         else:
-            self.contexts |= {_driver.PRIMARY, work.context}
+            self.streams[stream.handle] = stream
 
     @property
     def was_used(self) -> bool:
         """Whether there is any work to wait for."""
-        return bool(self.contexts or self.streams)
+        return self.device_wide or bool(self.streams)
 
     def wait(self, finish: Callable[[CudaError | None], None], *, urgent: bool) -> Wait:
         """Describe the work to wait for, as noted so far."""
-        return Wait(self.device, tuple(self.streams.values()), tuple(self.contexts), finish, urgent)
+        return Wait(self.device, tuple(self.streams.values()), self.device_wide, finish, urgent)
 
 
 class LifetimeManager:
@@ -146,10 +145,6 @@ class LifetimeManager:
         self._requests: deque[Callable[[], None]] = deque()
         # Reentrant: a collection inside may run a finaliser that wraps or closes.
         self._lock = threading.RLock()
-        self._unstarted = [
-            threading.Thread(target=self._sweeper.run, name="dlwrap-sweeper", daemon=True),
-            threading.Thread(target=self._run, name="dlwrap-lifetime", daemon=True),
-        ]
         self._stopping = False
 
     # ---- called by the program's threads ----
@@ -178,12 +173,14 @@ class LifetimeManager:
         CudaError
             The driver cannot keep them from breaking captures.
         """
-        if not self._unstarted:
+        bodies = {"dlwrap-sweeper": self._sweeper.run, "dlwrap-lifetime": self._run}
+        if len(self.threads) == len(bodies):
             return
         with _driver.relaxed(), self._lock:
-            while self._unstarted:
-                self._unstarted[-1].start()
-                self.threads += (self._unstarted.pop(),)
+            for name in [*bodies][len(self.threads) :]:
+                thread = threading.Thread(target=bodies[name], name=name, daemon=True)
+                thread.start()
+                self.threads += (thread,)
 
     def lend(self, lease: Lease) -> int:
         """Take a lease into the books; give the key by which the native part will name it."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dlwrap import _driver
-from dlwrap._errors import CudaError
+from dlwrap._driver import ContextKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,24 +38,6 @@ class TrackedStream:
     owner: object
 
 
-@dataclass(frozen=True, slots=True)
-class UntrackedWork:
-    """Work that only a device-wide wait covers, in the primary context and in one more.
-
-    Attributes
-    ----------
-    context : int
-        The context it was submitted to: a ``CUcontext``, or `_driver.PRIMARY`.
-    """
-
-    context: int
-
-
-def find_untold(device: int) -> UntrackedWork:
-    """Say where work runs of which no stream was told: in the current context, if anywhere."""
-    return UntrackedWork(_driver.current_context(device))
-
-
 def check_told_stream(stream: object) -> int | None:
     """Validate the ``stream`` argument of ``__dlpack__`` (array API standard, CUDA rules).
 
@@ -74,11 +56,27 @@ def check_told_stream(stream: object) -> int | None:
     return None if handle == -1 else handle
 
 
-def find_told_stream(handle: int | None, device: int) -> TrackedStream | UntrackedWork:
-    """Find who keeps the stream of a ``__dlpack__`` call alive.
+def check_untold(device: int) -> ContextKind:
+    """Check that work whose stream nobody tells can be waited for; give the kind of context it runs in.
+
+    Raises
+    ------
+    BufferError
+        It may run in a foreign context.
+    """
+    return _refuse_foreign(_driver.current_context_kind(device), "the current context", device)
+
+
+def find_told_stream(handle: int | None, device: int) -> TrackedStream | None:
+    """Find who keeps the stream of a ``__dlpack__`` call alive; None means a device-wide wait.
 
     The handle is alive during the call. The consumer's framework is asked for its current stream object, and only
     if it has been imported already.
+
+    Raises
+    ------
+    BufferError
+        The stream belongs to a foreign context.
     """
     if handle is None or handle <= _driver.PER_THREAD_STREAM:
         return _track(handle, device, None)
@@ -86,13 +84,15 @@ def find_told_stream(handle: int | None, device: int) -> TrackedStream | Untrack
     return _track(handle, device, next(filter(None, owners), None))
 
 
-def find_recorded_stream(stream: object, device: int) -> TrackedStream | UntrackedWork:
+def find_recorded_stream(stream: object, device: int) -> TrackedStream | None:
     """Find what `record_stream` was given: a handle, or an object with ``__cuda_stream__``.
 
     Raises
     ------
+    BufferError
+        The stream belongs to a foreign context.
     TypeError, ValueError
-        If it is neither, or handle 0, -1 or below.
+        It is neither, or handle 0, -1 or below.
     """
     if not hasattr(stream, "__cuda_stream__"):
         handle = check_told_stream(stream)
@@ -119,21 +119,25 @@ def _as_handle(stream: object) -> int:
         ) from None
 
 
-def _track(handle: int | None, device: int, owner: object) -> TrackedStream | UntrackedWork:
+def _track(handle: int | None, device: int, owner: object) -> TrackedStream | None:
     """Track a stream that can be recorded on later, by another thread, in the primary context."""
     if handle is None or handle <= _driver.PER_THREAD_STREAM:
-        work = find_untold(device)
+        in_primary = check_untold(device) is ContextKind.PRIMARY
         # Handle 2 names another stream on another thread, so the manager's thread can't record on it.
-        is_legacy = handle == _driver.LEGACY_STREAM and work.context == _driver.PRIMARY
-        return TrackedStream(_driver.LEGACY_STREAM, device, None) if is_legacy else work
-    try:
-        with _driver.relaxed():
-            context = _driver.context_of_stream(handle, device)
-    except CudaError:
-        return find_untold(device)
-    if owner is None or context != _driver.PRIMARY:
-        return UntrackedWork(context)
-    return TrackedStream(handle, device, owner)
+        is_legacy = handle == _driver.LEGACY_STREAM
+        return TrackedStream(_driver.LEGACY_STREAM, device, None) if is_legacy and in_primary else None
+    with _driver.relaxed():
+        kind = _refuse_foreign(_driver.stream_context_kind(handle, device), f"stream {handle:#x}", device)
+    return TrackedStream(handle, device, owner) if owner is not None and kind is ContextKind.PRIMARY else None
+
+
+def _refuse_foreign(kind: ContextKind, what: str, device: int) -> ContextKind:
+    if kind is ContextKind.FOREIGN:
+        raise BufferError(
+            f"cannot wait for {what}: it belongs to another context than the primary one of device {device}; "
+            "use the primary context (cuDevicePrimaryCtxRetain), as torch, CuPy and JAX do"
+        )
+    return kind
 
 
 def _handle_of(stream: Any) -> int | None:

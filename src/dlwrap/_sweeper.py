@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from dlwrap import _driver
-from dlwrap._barrier import wait_for_context
+from dlwrap._barrier import wait_for_device
 from dlwrap._errors import CudaError
 
 if TYPE_CHECKING:
@@ -43,16 +42,16 @@ class Sweeper:
     ) -> None:
         self._pins = pins
         self._end_part = end_part
-        self._waits: defaultdict[tuple[int, int], list[Wait]] = defaultdict(list)
+        self._waits: list[Wait] = []
         self._not_before = -math.inf
         self._requested = False
         self._stopping = False
         self._changed = threading.Condition()
 
-    def submit(self, wait: Wait, context: int) -> None:
-        """Have a context of the wait's device waited for."""
+    def submit(self, wait: Wait) -> None:
+        """Have the wait's device waited for."""
         with self._changed:
-            self._waits[wait.device, context].append(wait)
+            self._waits.append(wait)
         self.request()
 
     def request(self) -> None:
@@ -72,7 +71,7 @@ class Sweeper:
         _driver.relax_thread_for_good()
         pause = math.inf
         while self._sleep(min(pause, threading.TIMEOUT_MAX)):
-            pause = min(self._wait_for_contexts(), self._unregister_due())
+            pause = min(self._wait_for_devices(), self._unregister_due())
 
     def _sleep(self, pause: float) -> bool:
         with self._changed:
@@ -80,20 +79,24 @@ class Sweeper:
             self._requested = False
             return not self._stopping
 
-    def _wait_for_contexts(self) -> float:
-        """Serve every wait submitted so far with one wait per context; give the seconds to the next."""
+    def _wait_for_devices(self) -> float:
+        """Serve every wait submitted so far with one wait per device; give the seconds to the next."""
         with self._changed:
             left = self._not_before - time.monotonic()
             if not self._waits:
                 return math.inf
-            if left > 0 and not any(wait.urgent for waits in self._waits.values() for wait in waits):
+            if left > 0 and not any(wait.urgent for wait in self._waits):
                 return left
-            served = list(self._waits.items())
-            self._waits.clear()
-        for (device, context), waits in served:
-            failure = _wait_unless_gone(device, context)
+            waits, self._waits = self._waits, []
+        for device in {wait.device for wait in waits}:
+            failure = None
+            try:
+                wait_for_device(device)
+            except CudaError as error:
+                failure = error
             for wait in waits:
-                self._end_part(wait, failure)
+                if wait.device == device:
+                    self._end_part(wait, failure)
         self._not_before = time.monotonic() + _PAUSE_BETWEEN_DEVICE_WAITS
         return math.inf
 
@@ -102,13 +105,3 @@ class Sweeper:
         for registration in due:
             self._pins.unregister(registration)
         return pause
-
-
-def _wait_unless_gone(device: int, context: int) -> CudaError | None:
-    """Wait for a context; nothing runs any more in one that has been destroyed."""
-    try:
-        wait_for_context(device, context)
-    except CudaError as error:
-        gone = context != _driver.PRIMARY and error.code in {_driver.INVALID_CONTEXT, _driver.CONTEXT_IS_DESTROYED}
-        return None if gone else error
-    return None

@@ -33,8 +33,8 @@ class Wait:
         The device that works.
     streams : tuple of TrackedStream
         Wait for what has been submitted to these.
-    contexts : tuple of int
-        Wait for everything that has been submitted to these contexts of the device.
+    device_wide : bool
+        Wait for everything that has been submitted to the device.
     finish : callable
         Called once, by the manager's thread, with None or with the error that leaves the end unknown.
     urgent : bool
@@ -43,7 +43,7 @@ class Wait:
 
     device: int
     streams: tuple[TrackedStream, ...]
-    contexts: tuple[int, ...]
+    device_wide: bool
     finish: Callable[[CudaError | None], None]
     urgent: bool = False
     _parts: int = 0
@@ -51,7 +51,7 @@ class Wait:
 
     def begin(self) -> None:
         """Count the parts that have to end."""
-        self._parts = len(self.streams) + len(self.contexts)
+        self._parts = len(self.streams) + self.device_wide
         if self._parts == 0:
             self.finish(None)
 
@@ -85,12 +85,12 @@ class EventWaits:
 
     Parameters
     ----------
-    wait_for_context : callable
-        Takes a wait and a context that must be waited for as a whole, and calls `Wait.end_part` later.
+    wait_for_device : callable
+        Takes a wait whose device must be waited for as a whole, and calls its `Wait.end_part` later.
     """
 
-    def __init__(self, wait_for_context: Callable[[Wait, int], None]) -> None:
-        self._wait_for_context = wait_for_context
+    def __init__(self, wait_for_device: Callable[[Wait], None]) -> None:
+        self._wait_for_device = wait_for_device
         self._queues: dict[tuple[int, int], _Queue] = {}
         self._pause = _SHORTEST_PAUSE
 
@@ -101,8 +101,8 @@ class EventWaits:
         for stream in wait.streams:
             key = (stream.device, stream.handle)
             self._queues.setdefault(key, _Queue(stream)).unrecorded.append(wait)
-        for context in wait.contexts:
-            self._wait_for_context(wait, context)
+        if wait.device_wide:
+            self._wait_for_device(wait)
 
     def advance(self) -> None:
         """Record what can be recorded, and end what the GPU has finished."""
@@ -140,7 +140,7 @@ class EventWaits:
                 return
         except CudaError:
             for wait in queue.unrecorded:
-                self._wait_for_context(wait, _driver.PRIMARY)
+                self._wait_for_device(wait)
         queue.unrecorded = []
 
     def _poll(self, recording: _Recording) -> bool:

@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,8 +19,6 @@ PER_THREAD_STREAM = 2
 BLOCKING, NON_BLOCKING = 0, 1  # flags of cuStreamCreate
 PORTABLE_DEVICEMAP = 3
 INVALID_VALUE = 1
-INVALID_CONTEXT = 201
-CONTEXT_IS_DESTROYED = 709
 HOST_MEMORY_ALREADY_REGISTERED = 712
 HOST_MEMORY_NOT_REGISTERED = 713
 STREAM_CAPTURE_UNSUPPORTED = 900
@@ -75,6 +74,25 @@ def relaxed() -> Iterator[None]:
 def create_context() -> Any:
     """Make a context beside the primary one, and make it current."""
     return call("cuCtxCreate", None, 0, 0)
+
+
+@contextlib.contextmanager
+def green_context() -> Iterator[tuple[Any, int]]:
+    """Give a green context of 8 multiprocessors, as a CUcontext, and a stream of it."""
+    types = bindings()
+    try:
+        whole = call("cuDeviceGetDevResource", 0, types.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM)
+        groups = call("cuDevSmResourceSplitByCount", 1, whole, 0, 8)[0]
+        description = call("cuDevResourceGenerateDesc", groups, len(groups))
+        green = call("cuGreenCtxCreate", description, 0, int(types.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM))
+    except (AssertionError, AttributeError, RuntimeError) as error:
+        pytest.skip(f"no green contexts: {error}")
+    stream = int(call("cuGreenCtxStreamCreate", green, NON_BLOCKING, 0))
+    try:
+        yield call("cuCtxFromGreenCtx", green), stream
+    finally:
+        call("cuStreamDestroy", stream)
+        call("cuGreenCtxDestroy", green)
 
 
 def create_stream(flags: int = NON_BLOCKING) -> int:

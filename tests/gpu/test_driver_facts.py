@@ -5,8 +5,6 @@ A fact that the design needs is asserted. One that was never settled is measured
 
 from __future__ import annotations
 
-import contextlib
-import json
 import threading
 
 import _cuda
@@ -14,10 +12,8 @@ import numpy as np
 import pytest
 from _cuda import (
     CAPTURE_MODES,
-    CONTEXT_IS_DESTROYED,
     HOST_MEMORY_ALREADY_REGISTERED,
     HOST_MEMORY_NOT_REGISTERED,
-    INVALID_CONTEXT,
     INVALID_VALUE,
     LEGACY_STREAM,
     PER_THREAD_STREAM,
@@ -27,7 +23,7 @@ from _cuda import (
     call,
     code,
 )
-from _script import run_script
+from _script import start_script
 
 
 @pytest.fixture
@@ -52,12 +48,12 @@ def barrier():
         pass
 
 
-def waits_for(*latches, context=None):
+def waits_for(*latches):
     """Tell whether the barrier returned only after all kernels had finished; opens the latches meanwhile, in order."""
     begun = threading.Event()
 
     def wait():
-        with _cuda.current(context):
+        with _cuda.current():
             begun.set()
             barrier()
             return all(latch.finished for latch in latches)
@@ -145,48 +141,26 @@ def test_unregistering_and_a_stream_of_a_second_context(kernels, new_latch, fact
     fact(f"unregistering in the primary context waits for a stream of a second context: {waited}")
 
 
-def test_unregistering_in_a_second_context_waits_for_its_streams(kernels, new_latch):
-    def measure():
-        context = _cuda.create_context()
-        try:
-            stream = _cuda.create_stream()
-            kernels.warm_up(stream, context)
-            latch = new_latch(context=context)
-            latch.launch(stream)
-            latch.wait_until_started()
-            waited = waits_for(latch, context=context)
-            latch.wait()
-            call("cuStreamDestroy", stream)
-            return waited
-        finally:
-            call("cuCtxDestroy", context)
-
-    assert Thread(measure).result()
-
-
-def test_the_handle_of_a_destroyed_context_is_refused_and_does_no_harm():
-    # In a program of its own: nobody knows beforehand that it does not crash.
-    told = run_script("""
+def test_the_handle_of_a_destroyed_context_must_not_be_touched(fact):
+    """In a program of its own, because it may well end it."""
+    code = """
+        import sys
         import _cuda
         _cuda.call("cuInit", 0)
         _cuda.call("cuCtxSetCurrent", _cuda.primary_context())
-        codes = set()
-        for _ in range(100):
+        for _ in range(20):
             dead = _cuda.create_context()
             _cuda.call("cuCtxDestroy", dead)
-            codes.add(_cuda.code("cuCtxPushCurrent", dead))
-            others = [_cuda.create_context() for _ in range(2)]
-            if int(dead) not in [int(other) for other in others]:
-                codes.add(_cuda.code("cuCtxPushCurrent", dead))
-            for other in others:
-                _cuda.call("cuCtxDestroy", other)
-        print(sorted(codes))
-    """)
-    assert set(json.loads(told)) <= {INVALID_CONTEXT, CONTEXT_IS_DESTROYED}
+            sys.stdout.write(f"push {_cuda.code('cuCtxPushCurrent', dead)}, ")
+            sys.stdout.write(f"pop {_cuda.code('cuCtxPopCurrent')}, ")
+            sys.stdout.flush()
+    """
+    done = start_script(code)
+    fact(f"pushing and popping a destroyed context 20 times: status {done.returncode}, results {done.stdout[:60]}...")
 
 
 def test_unregistering_and_a_stream_of_a_green_context(kernels, new_latch, fact):
-    with green_context() as (context, stream):
+    with _cuda.green_context() as (context, stream):
         kernels.warm_up(stream, context)
         latch = new_latch(context=context)
         latch.launch(stream)
@@ -197,30 +171,11 @@ def test_unregistering_and_a_stream_of_a_green_context(kernels, new_latch, fact)
 
 
 def test_context_of_a_stream_of_a_green_context(fact):
-    with green_context() as (context, stream):
+    with _cuda.green_context() as (context, stream):
         result, found = _cuda.bindings().cuStreamGetCtx(stream)
     names = {int(_cuda.primary_context()): "the primary context", int(context): "the green context's own"}
     answer = names.get(int(found), "yet another") if int(result) == 0 else f"the error {result.name}"
     fact(f"cuStreamGetCtx of a green context's stream gives {answer}")
-
-
-@contextlib.contextmanager
-def green_context():
-    """Give a green context of 8 multiprocessors, as a CUcontext, and a stream of it."""
-    types = _cuda.bindings()
-    try:
-        whole = call("cuDeviceGetDevResource", 0, types.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM)
-        groups = call("cuDevSmResourceSplitByCount", 1, whole, 0, 8)[0]
-        description = call("cuDevResourceGenerateDesc", groups, len(groups))
-        green = call("cuGreenCtxCreate", description, 0, int(types.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM))
-    except (AssertionError, AttributeError, RuntimeError) as error:
-        pytest.skip(f"no green contexts: {error}")
-    stream = int(call("cuGreenCtxStreamCreate", green, _cuda.NON_BLOCKING, 0))
-    try:
-        yield call("cuCtxFromGreenCtx", green), stream
-    finally:
-        call("cuStreamDestroy", stream)
-        call("cuGreenCtxDestroy", green)
 
 
 @pytest.mark.parametrize("how", ["cuMemHostRegister", "cuMemHostUnregister"])

@@ -192,46 +192,31 @@ def test_destroyed_stream_whose_handle_is_used_again(subject, new_latch):
         _cuda.call("cuStreamDestroy", other)
 
 
-def test_stream_of_a_second_context(kernels, subject, new_latch):
+def test_stream_of_a_second_context_is_refused(subject):
     context = _cuda.create_context()
     handle = _cuda.create_stream()
-    kernels.warm_up(handle, context)
-    latch = new_latch(context=context)
     buffer = dlwrap.wrap(subject.take())
-    capsule = buffer.__dlpack__(stream=handle, max_version=(1, 0))
-    latch.launch(handle, _cuda.device_address(buffer.array), COUNT)
-    latch.wait_until_started()
-    del capsule, buffer
-    subject.assert_held_by(latch)
-    subject.assert_released_after(latch)
-    _cuda.call("cuStreamDestroy", handle)
+    for told in (handle, LEGACY_STREAM, PER_THREAD_STREAM, None):
+        with pytest.raises(BufferError, match="belongs to another context than the primary one"):
+            buffer.__dlpack__(stream=told, max_version=(1, 0))
+    _cuda.call("cuCtxPopCurrent")
+    with pytest.raises(BufferError, match="belongs to another context than the primary one"):
+        buffer.record_stream(handle)
     _cuda.call("cuCtxDestroy", context)
 
 
-def test_untold_stream_while_a_second_context_is_current(kernels, subject, new_latch):
-    context = _cuda.create_context()
-    handle = _cuda.create_stream()
-    kernels.warm_up(handle, context)
-    latch = new_latch(context=context)
-    buffer = dlwrap.wrap(subject.take())
-    latch.launch(handle, buffer.ptr, COUNT)
-    latch.wait_until_started()
-    del buffer
-    subject.assert_held_by(latch)
-    subject.assert_released_after(latch)
-    _cuda.call("cuStreamDestroy", handle)
-    _cuda.call("cuCtxDestroy", context)
-
-
-def test_second_context_that_is_destroyed_meanwhile(subject):
-    context = _cuda.create_context()
-    buffer = dlwrap.wrap(subject.take())
-    capsule = buffer.__dlpack__(stream=LEGACY_STREAM, max_version=(1, 0))
-    _cuda.call("cuCtxDestroy", context)
-    _cuda.call("cuCtxSetCurrent", _cuda.primary_context())
-    del capsule, buffer
-    dlwrap.reclaim(timeout=30)
-    assert not subject.alive
+@pytest.mark.parametrize("told", ["handle", LEGACY_STREAM, None])
+def test_stream_of_a_green_context(kernels, subject, new_latch, told):
+    with _cuda.green_context() as (context, handle):
+        kernels.warm_up(handle, context)
+        latch = new_latch(context=context)
+        buffer = dlwrap.wrap(subject.take())
+        with _cuda.current(context):
+            capsule = buffer.__dlpack__(stream=handle if told == "handle" else told, max_version=(1, 0))
+            latch.launch(handle, _cuda.device_address(buffer.array), COUNT)
+        del capsule, buffer
+        subject.assert_held_by(latch)
+        subject.assert_released_after(latch)
 
 
 def test_numba_array(numba_cuda, subject, latch):

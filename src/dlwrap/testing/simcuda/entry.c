@@ -114,6 +114,7 @@ static const Entry ENTRIES[] = {
     {"cuStreamGetCtx", 12050, "_v2", "_v2_ptsz"},
     {"cuStreamGetDevice", 12080, "", "_ptsz"},
     {"cuStreamGetFlags", 5050, "", "_ptsz"},
+    {"cuStreamGetGreenCtx", 12040, "", ""},
     {"cuStreamGetId", 12000, "", "_ptsz"},
     {"cuStreamGetPriority", 5050, "", "_ptsz"},
     {"cuStreamIsCapturing", 10000, "", "_ptsz"},

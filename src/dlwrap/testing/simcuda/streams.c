@@ -184,6 +184,16 @@ API Result cuStreamGetCtx_v2(Handle *handle, Context **context, void **green) {
     return cuStreamGetCtx(handle, context);
 }
 
+/* The green context that the stream was made in: simulated streams have none. */
+API Result cuStreamGetGreenCtx(Handle *handle, void **green) {
+    Stream *stream;
+    Result result = enter_with("cuStreamGetGreenCtx", handle, &stream);
+    if (result != SUCCESS)
+        return result;
+    *green = NULL;
+    return leave(SUCCESS);
+}
+
 /* The device of the stream. */
 API Result cuStreamGetDevice(Handle *handle, int *device) {
     Stream *stream;
