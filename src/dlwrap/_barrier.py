@@ -12,8 +12,11 @@ import mmap
 import numpy as np
 
 from dlwrap import _driver
+from dlwrap._errors import CudaError
 
-_pages: list[np.ndarray[tuple[int], np.dtype[np.uint8]]] = []
+Page = np.ndarray[tuple[int], np.dtype[np.uint8]]
+
+_pages: list[Page] = []
 
 
 def wait_for_device(device: int) -> None:
@@ -27,12 +30,17 @@ def wait_for_device(device: int) -> None:
     CudaError
         Nothing is known about the device's work.
     """
-    if not _pages:
-        _pages.append(np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), dtype=np.uint8))
-    page = _pages.pop()
+    page = _pages.pop() if _pages else _allocate_page()
     pointer = int(page.__array_interface__["data"][0])
     with _driver.primary_context(device):
         _driver.register(pointer, page.nbytes)
         _driver.unregister(pointer)
     # Not reached when a call failed: a page that may still be registered is never used again.
     _pages.append(page)
+
+
+def _allocate_page() -> Page:
+    try:
+        return np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), dtype=np.uint8)
+    except OSError as error:
+        raise CudaError(_driver.OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", str(error), "mmap") from error

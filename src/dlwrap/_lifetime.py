@@ -10,20 +10,19 @@ import atexit
 import itertools
 import math
 import os
-import sys
 import threading
 import time
 import warnings
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from dlwrap import _driver, _native
 from dlwrap._errors import CudaError, DLWrapError, DLWrapWarning
 from dlwrap._pinning import PinTable
 from dlwrap._sweeper import Sweeper
+from dlwrap._threads import guard, report
 from dlwrap._waits import EventWaits, Wait
 
 if TYPE_CHECKING:
@@ -292,7 +291,7 @@ class LifetimeManager:
             warnings.warn(f"dlwrap keeps memory, {_WHY_KEPT}: {failure}", DLWrapWarning, stacklevel=2)
         except DLWrapWarning as error:
             # Warnings are errors here, but an error must not end the thread.
-            _report_unraisable(error, self)
+            report(error, self)
 
     # ---- the manager's thread ----
 
@@ -300,17 +299,10 @@ class LifetimeManager:
         """Take leases back until stopped; the body of the thread."""
         _driver.relax_thread_for_good()
         while not self._stopping:
-            self._guard(lambda: self._take_released(self._events.next_pause()))
+            guard(lambda: self._take_released(self._events.next_pause()))
             while self._requests:
-                self._guard(self._requests.popleft())
-            self._guard(self._events.advance)
-
-    def _guard(self, step: Callable[[], None]) -> None:
-        """Let no fault end the thread; what the step was about stays in the books, and so in memory."""
-        try:
-            step()
-        except Exception as error:  # noqa: BLE001 -- a dead manager would release nothing any more
-            _report_unraisable(error, step)
+                guard(self._requests.popleft())
+            guard(self._events.advance)
 
     def _take_released(self, seconds: float) -> None:
         """Begin the release of every lease whose last holder went, within so many seconds."""
@@ -337,8 +329,8 @@ class LifetimeManager:
                 self.pins.release(pin, flush=closed is not None, then=None if closed is None else closed.report)
             elif closed is not None:
                 closed.report(None)
-        for report in reports:
-            report(failure)
+        for tell in reports:
+            tell(failure)
 
     def _hurry(self, released: Completion) -> None:
         """Report to ``released`` once for every lease pending now, and once for this."""
@@ -398,12 +390,3 @@ def _stop_at_exit() -> None:
 os.register_at_fork(after_in_child=_follow_fork)
 # Registered before anything can be wrapped, so that it runs after the exit hooks that still use wrapped memory.
 atexit.register(_stop_at_exit)
-
-
-def _report_unraisable(error: Exception, where: object) -> None:
-    """Show an error that no caller is there for."""
-    sys.unraisablehook(
-        SimpleNamespace(
-            exc_type=type(error), exc_value=error, exc_traceback=error.__traceback__, err_msg=None, object=where
-        )
-    )

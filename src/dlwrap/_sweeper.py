@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dlwrap import _driver
 from dlwrap._barrier import wait_for_device
 from dlwrap._errors import CudaError
+from dlwrap._threads import guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # Device-wide waits stall the program's launches, so releases that nobody waits for are batched this long.
 _PAUSE_BETWEEN_DEVICE_WAITS = 0.02
+_PAUSE_AFTER_A_FAULT = 1.0
 
 
 class Sweeper:
@@ -71,13 +73,20 @@ class Sweeper:
         _driver.relax_thread_for_good()
         pause = math.inf
         while self._sleep(min(pause, threading.TIMEOUT_MAX)):
-            pause = min(self._wait_for_devices(), self._unregister_due())
+            pause = self._sweep()
 
     def _sleep(self, pause: float) -> bool:
         with self._changed:
             self._changed.wait_for(lambda: self._requested or self._stopping, pause)
             self._requested = False
             return not self._stopping
+
+    def _sweep(self) -> float:
+        """Do what is due; give the seconds until more will be."""
+        pauses: list[float] = []
+        guard(lambda: pauses.append(self._wait_for_devices()))
+        guard(lambda: pauses.append(self._unregister_due()))
+        return min(pauses) if len(pauses) == 2 else _PAUSE_AFTER_A_FAULT
 
     def _wait_for_devices(self) -> float:
         """Serve every wait submitted so far with one wait per device; give the seconds to the next."""

@@ -1,0 +1,27 @@
+"""What the threads of dlwrap share: no fault may end them, because nothing would be released any more."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def guard(step: Callable[[], None]) -> None:
+    """Take a step; a fault is shown, and what the step was about stays in the books, and so in memory."""
+    try:
+        step()
+    except Exception as error:  # noqa: BLE001 -- see above
+        report(error, step)
+
+
+def report(error: Exception, where: object) -> None:
+    """Show an error that no caller is there for."""
+    sys.unraisablehook(
+        SimpleNamespace(
+            exc_type=type(error), exc_value=error, exc_traceback=error.__traceback__, err_msg=None, object=where
+        )
+    )
