@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array as stdlib_array
+import contextlib
 import mmap
 from multiprocessing.shared_memory import SharedMemory
 
@@ -249,8 +250,10 @@ def test_current_context_stays_as_it_was(which):
         _cuda.call("cuCtxSetCurrent", context)
         before = int(_cuda.call("cuCtxGetCurrent"))
         buffer = dlwrap.wrap(np.zeros(64, np.float32))
-        buffer.__dlpack__(stream=1, max_version=(1, 0))
-        buffer.record_stream(2)
+        with contextlib.suppress(BufferError):  # what runs in another context is refused
+            buffer.__dlpack__(stream=1, max_version=(1, 0))
+        with contextlib.suppress(BufferError):
+            buffer.record_stream(2)
         buffer.synchronize()
         buffer.close(timeout=20)
         with pytest.raises(BufferError):
