@@ -345,6 +345,29 @@ def test_a_wrap_in_the_way_of_a_lingering_range_has_it_unregistered(cuda):
         assert ranges(cuda) == [span(parent)]
 
 
+def test_a_finaliser_on_the_sweepers_own_thread_is_refused_a_wrap_that_would_wait_for_the_sweeper(cuda):
+    dlwrap.configure(linger_seconds=FOREVER)
+    parent, seen = np.zeros(1000), []
+
+    class Owner:
+        def __init__(self):
+            self.array = np.zeros(64)
+            self.__array_interface__ = self.array.__array_interface__
+
+        def __del__(self):
+            try:
+                dlwrap.wrap(parent)
+            except RuntimeError as error:
+                seen.append(str(error))
+
+    dlwrap.wrap(np.asarray(Owner()))
+    dlwrap.wrap(parent[:600], extent="view")
+    dlwrap.reclaim(SECONDS)
+    assert seen == [
+        "cannot wait for page-locked memory that is in the way in a finaliser that runs on dlwrap's own thread"
+    ]
+
+
 def test_shortening_the_time_takes_effect_at_once(cuda):
     dlwrap.configure(linger_seconds=FOREVER)
     dlwrap.wrap(np.zeros(1000))

@@ -67,8 +67,7 @@ class Completion:
         DLWrapError
             One of the things failed.
         """
-        if threading.current_thread() in _manager.threads:
-            raise RuntimeError(f"cannot wait for {what} in a finaliser that runs on dlwrap's own thread")
+        _manager.check_may_wait(what)
         with self._changed:
             seconds = None if timeout is None else min(timeout, threading.TIMEOUT_MAX)
             if not self._changed.wait_for(lambda: self._left <= 0, seconds):
@@ -130,7 +129,7 @@ class LifetimeManager:
     """Takes leases back, one process-wide instance; see the module."""
 
     def __init__(self) -> None:
-        self.pins = PinTable(self._request_sweep, self._note_leak)
+        self.pins = PinTable(self._request_sweep, self._note_leak, self.check_may_wait)
         self.leaked = 0
         self.threads: tuple[threading.Thread, ...] = ()
         self.refusal: str | None = None  # why nothing can be lent any more
@@ -163,6 +162,17 @@ class LifetimeManager:
         """
         if self.refusal is not None:
             raise RuntimeError(f"cannot {action} {self.refusal}")
+
+    def check_may_wait(self, what: str) -> None:
+        """Refuse to wait where that would be for this thread itself.
+
+        Raises
+        ------
+        RuntimeError
+            On the manager's own threads, where finalisers of dropped arrays run.
+        """
+        if threading.current_thread() in self.threads:
+            raise RuntimeError(f"cannot wait for {what} in a finaliser that runs on dlwrap's own thread")
 
     def start(self) -> None:
         """Start the threads, once; never from a release.

@@ -96,14 +96,22 @@ class PinTable:
         Called, without a lock, when a registration may have become due for `unregister`.
     note_leak : callable
         Told, without a lock, why a range stays registered and its memory is kept.
+    check_may_wait : callable
+        Raises where this thread must not wait for a sweep: a finaliser may run on the one that sweeps.
     """
 
-    def __init__(self, request_sweep: Callable[[], None], note_leak: Callable[[CudaError], None]) -> None:
+    def __init__(
+        self,
+        request_sweep: Callable[[], None],
+        note_leak: Callable[[CudaError], None],
+        check_may_wait: Callable[[str], None],
+    ) -> None:
         self.linger_seconds = 0.1
         self.linger_bytes: float = 256 * MEBIBYTE
         self.pinned_bytes = 0
         self._request_sweep = request_sweep
         self._note_leak = note_leak
+        self._check_may_wait = check_may_wait
         self._starts: list[int] = []
         self._by_start: dict[int, Registration] = {}
         self._lingering: dict[int, Registration] = {}  # the longest unused first
@@ -122,6 +130,8 @@ class PinTable:
             Part of the memory is page-locked in another range, so that no single registration can cover it.
         CudaError
             The driver refused.
+        RuntimeError
+            It would have to wait, on a thread that must not.
         """
         read_only = not layout.writable_memory
         wanted = layout.owner_span if extent == "owner" else layout.span
@@ -135,6 +145,7 @@ class PinTable:
                 seen = [(other, other.state, other.users) for other in blocking]
             if found is None:
                 wanted = self._make_way(blocking, layout.span, wanted)
+                self._check_may_wait("page-locked memory that is in the way")
                 self._wait_for_change(seen)
             elif found.state is State.LIVE:
                 return self._with_device(found, device)
