@@ -337,13 +337,15 @@ thread.join(0.2)
 def test_a_daemon_thread_may_go_on_wrapping_and_dropping():
     done = run("""
 def work():
-    while True:
-        buffer = dlwrap.wrap(array())
-        buffer.record_stream(1)
-        del buffer
+    try:
+        while True:
+            buffer = dlwrap.wrap(array())
+            buffer.record_stream(1)
+            del buffer
+    except RuntimeError:
+        pass  # the refusal; printing it while the interpreter ends could end the process with a lock of CPython's
 for _ in range(3): threading.Thread(target=work, daemon=True).start()
 time.sleep(0.3)
-sys.stderr = open(os.devnull, "w")  # such a thread may see its refusal, as any may that outlives the interpreter
 """)
     assert outcome(done) == QUIET
 
