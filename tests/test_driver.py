@@ -203,7 +203,7 @@ def test_the_driver_knows_the_range_around_page_locked_memory(cuda):
     buffer = dlwrap.wrap(array)
     start = array.ctypes.data
     with _driver.primary_context(0):
-        assert _driver.known_range(start + 8) == _driver.KnownRange(start, start + 24)
+        assert _driver.known_range(start + 8) == (start, start + 24)
     buffer.close()
 
 

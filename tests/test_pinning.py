@@ -14,6 +14,7 @@ from cuda.bindings import driver
 import dlwrap
 from capsules import take
 from dlwrap import _driver
+from dlwrap._lifetime import manager
 from patience import SECONDS
 
 FOREVER = float("inf")
@@ -315,6 +316,32 @@ def test_a_lingering_range_keeps_its_memory(cuda):
     assert alive() is not None
     dlwrap.reclaim(SECONDS)
     assert alive() is None
+
+
+@pytest.mark.parametrize("wait", ["close", "reclaim"])
+def test_a_range_that_is_used_again_before_it_is_unregistered_keeps_nobody_waiting(cuda, wait):
+    array, other = np.zeros(1000), np.zeros(1000)
+    cuda.pause("cuMemHostUnregister")
+    dlwrap.wrap(other)
+    cuda.wait_until_paused("cuMemHostUnregister")  # the sweeper can take nothing else meanwhile
+    dlwrap.configure(linger_seconds=FOREVER)
+    buffer = dlwrap.wrap(array)
+    if wait == "reclaim":
+        del buffer
+        while dlwrap.stats().lingering == 0:
+            pass
+        waiting = threading.Thread(target=dlwrap.reclaim, args=[SECONDS])
+    else:
+        waiting = threading.Thread(target=buffer.close, args=[SECONDS])
+    waiting.start()
+    while not any(found.when_gone for found in list(manager().pins._lingering.values())):
+        pass
+    again = dlwrap.wrap(array)
+    cuda.resume("cuMemHostUnregister")
+    waiting.join(SECONDS / 2)
+    assert not waiting.is_alive()
+    assert span(array) in ranges(cuda)
+    again.close(SECONDS)
 
 
 def test_lingering_ends_with_its_time(cuda):

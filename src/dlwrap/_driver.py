@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,6 @@ HOST_MEMORY_NOT_REGISTERED = 713
 NOT_SUPPORTED = 801
 CAPTURE_IMPLICIT = 906
 NO_DRIVER = -1
-UNKNOWN_RESULT = -2
 
 _REGISTER_PORTABLE = 1
 _REGISTER_DEVICEMAP = 2
@@ -220,16 +218,8 @@ def device_pointer(pointer: int) -> int:
     return int(_call("cuMemHostGetDevicePointer", pointer, 0))
 
 
-@dataclass(frozen=True, slots=True)
-class KnownRange:
-    """A range of host memory that the driver already knows."""
-
-    start: int
-    stop: int
-
-
-def known_range(pointer: int) -> KnownRange | None:
-    """Give the range that the driver knows around a host address, or None for pageable memory."""
+def known_range(pointer: int) -> tuple[int, int] | None:
+    """Give start and stop of the range that the driver knows around a host address, or None for pageable memory."""
     names = _module().CUpointer_attribute
     try:
         start = _call("cuPointerGetAttribute", names.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, pointer)
@@ -238,7 +228,7 @@ def known_range(pointer: int) -> KnownRange | None:
         if error.code == INVALID_VALUE:
             return None
         raise
-    return KnownRange(int(start), int(start) + int(size)) if int(size) else None
+    return (int(start), int(start) + int(size)) if int(size) else None
 
 
 # ---- events ----

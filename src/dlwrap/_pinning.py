@@ -148,6 +148,7 @@ class PinTable:
                 self._check_may_wait("page-locked memory that is in the way")
                 self._wait_for_change(seen)
             elif found.state is State.LIVE:
+                self._tell_revived(found)
                 return self._with_device(found, device)
             elif (made := self._register(found, layout, device)) is not None:
                 return made
@@ -162,6 +163,13 @@ class PinTable:
                 self._lingering.pop(found.start, None)
                 return found
         return None
+
+    def _tell_revived(self, registration: Registration) -> None:
+        """Tell those who wait for it to go that others use it now, as `release` would have told them."""
+        with self._changed:
+            told, registration.when_gone = registration.when_gone, []
+        for callback in told:
+            callback(None)
 
     def _make_way(self, blocking: list[Registration], span: Span, wanted: Span) -> Span:
         """Have what lingers there unregistered; give the bytes to try next."""
@@ -222,7 +230,7 @@ class PinTable:
         span = layout.span
         with _driver.relaxed(), _driver.primary_context(device):
             known = _driver.known_range(span.start)
-            if known is not None and known.start <= span.start and span.stop <= known.stop:
+            if known is not None and known[0] <= span.start and span.stop <= known[1]:
                 # Not in the table: it is theirs, and it may vanish or change at any time.
                 starts = {device: _driver.device_pointer(span.start)}
                 return Registration(
@@ -238,7 +246,7 @@ class PinTable:
             raise _explain_refusal(error, refused) from error
         if (refused.start, refused.stop) != (span.start, span.stop):
             return None
-        raise _overlap_error(span, "somebody else", (known.start, known.stop) if known else None) from error
+        raise _overlap_error(span, "somebody else", known) from error
 
     def _with_device(self, registration: Registration, device: int) -> Registration:
         """Make sure that the device's address is known."""
