@@ -262,6 +262,17 @@ def test_memory_registered_by_somebody_else_is_adopted_and_left_to_them(cuda):
         assert ranges(cuda) == [span(array)]
 
 
+def test_memory_that_the_device_sees_elsewhere_is_adopted_too(cuda):
+    cuda.configure(pointer_offset=1 << 40)
+    array = np.zeros(1000)
+    _driver.device_count()
+    with registered_by_somebody_else(array):
+        with dlwrap.wrap(array[10:20]) as inside:
+            assert inside.ptr == span(array[10:])[0] + (1 << 40)
+        with pytest.raises(BufferError, match=f"has page-locked {span(array)[0]:#x}"):
+            dlwrap.wrap(np.lib.stride_tricks.as_strided(array, (1001,)), extent="view")
+
+
 def test_the_view_alone_is_locked_where_somebody_else_locked_another_part_of_its_owner(cuda):
     parent = np.zeros(1000)
     _driver.device_count()

@@ -220,15 +220,22 @@ def device_pointer(pointer: int) -> int:
 
 def known_range(pointer: int) -> tuple[int, int] | None:
     """Give start and stop of the range that the driver knows around a host address, or None for pageable memory."""
-    names = _module().CUpointer_attribute
     try:
-        start = _call("cuPointerGetAttribute", names.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, pointer)
-        size = _call("cuPointerGetAttribute", names.CU_POINTER_ATTRIBUTE_RANGE_SIZE, pointer)
+        start, size, seen_by_device = (
+            int(_call("cuPointerGetAttribute", getattr(_module().CUpointer_attribute, name), pointer))
+            for name in (
+                "CU_POINTER_ATTRIBUTE_RANGE_START_ADDR",
+                "CU_POINTER_ATTRIBUTE_RANGE_SIZE",
+                "CU_POINTER_ATTRIBUTE_DEVICE_POINTER",
+            )
+        )
     except CudaError as error:
         if error.code == INVALID_VALUE:
             return None
         raise
-    return (int(start), int(start) + int(size)) if int(size) else None
+    # Where host and device see the memory at different addresses, the start is the device's.
+    before = (seen_by_device if start <= seen_by_device < start + size else pointer) - start
+    return (pointer - before, pointer - before + size) if size else None
 
 
 # ---- events ----

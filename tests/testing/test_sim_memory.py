@@ -278,6 +278,35 @@ def test_registered_memory_tells_its_type_and_its_range(cuda, offset):
     cu.cuMemHostUnregister(array.ctypes.data)
 
 
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("MAPPED", 1),
+        ("SYNC_MEMOPS", 0),
+        ("IS_LEGACY_CUDA_IPC_CAPABLE", 0),
+        ("IS_GPU_DIRECT_RDMA_CAPABLE", 0),
+        ("ACCESS_FLAGS", 3),
+        ("ALLOWED_HANDLE_TYPES", 0),
+        ("MEMPOOL_HANDLE", 0),
+    ],
+)
+def test_registered_memory_tells_the_rest_of_itself(cuda, register, attribute, value):
+    array = cuda.host_array(100, np.uint8)
+    register(array)
+    wanted = getattr(ATTRIBUTE, f"CU_POINTER_ATTRIBUTE_{attribute}")
+    assert int(cu.cuPointerGetAttribute(wanted, array.ctypes.data)[1]) == value
+
+
+def test_each_range_has_a_number_of_its_own(cuda, register):
+    arrays = [cuda.host_array(100, np.uint8) for _ in range(2)]
+    for array in arrays:
+        register(array)
+    numbers = [
+        int(cu.cuPointerGetAttribute(ATTRIBUTE.CU_POINTER_ATTRIBUTE_BUFFER_ID, a.ctypes.data)[1]) for a in arrays
+    ]
+    assert numbers[0] != numbers[1]
+
+
 def test_several_attributes_of_a_pageable_pointer_are_empty_and_no_error(cuda, outcome):
     wanted = [ATTRIBUTE.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, ATTRIBUTE.CU_POINTER_ATTRIBUTE_IS_MANAGED]
     result = cu.cuPointerGetAttributes(len(wanted), wanted, cuda.host_array(4).ctypes.data)

@@ -1,0 +1,89 @@
+"""The native part without memory: each allocation of its own fails once, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+SHIM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+int fail_next_calloc;
+void *calloc(size_t count, size_t size) {
+    static void *(*real)(size_t, size_t);
+    static char early[65536]; /* dlsym itself allocates */
+    static size_t used;
+    if (fail_next_calloc) {
+        fail_next_calloc = 0;
+        return NULL;
+    }
+    if (real == NULL) {
+        static int asking;
+        if (asking) {
+            void *memory = early + used;
+            used += (count * size + 15) / 16 * 16;
+            return memory;
+        }
+        asking = 1;
+        real = (void *(*)(size_t, size_t))dlsym(RTLD_NEXT, "calloc");
+    }
+    return real(count, size);
+}
+"""
+PRELUDE = """
+import ctypes
+from dlwrap import _native
+fail = ctypes.c_int.in_dll(ctypes.CDLL(None), "fail_next_calloc")
+def exporter():
+    return _native.Exporter(1, 0, 0, 0, (2, 32, 1), (4,), (1,), False)
+def attempt(function, *args):
+    fail.value = 1
+    try:
+        function(*args)
+    except MemoryError:
+        return "MemoryError"
+    finally:
+        fail.value = 0
+"""
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory):
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    folder = tmp_path_factory.mktemp("shim")
+    (folder / "shim.c").write_text(SHIM)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "shim.so", folder / "shim.c", "-ldl"], check=True)
+    return folder / "shim.so"
+
+
+@pytest.mark.parametrize(
+    ("code", "printed"),
+    [
+        pytest.param("print(attempt(exporter), _native.wait(0))", "MemoryError []", id="a lease"),
+        pytest.param(
+            "made = exporter()\n"
+            "print(attempt(made.export, 0, False, False), made.exports, _native.live_exports(), _native.wait(0))",
+            "MemoryError 0 0 []",
+            id="an export",
+        ),
+        pytest.param(
+            "made = exporter()\n"
+            "attempt(made.export, 0, False, False)\n"
+            "capsule = made.export(0, False, False)\n"
+            "print(made.exports, made.close()); del capsule; print(made.close(), _native.wait(0))",
+            "1 1\n0 [1]",
+            id="an export, then one that succeeds",
+        ),
+    ],
+)
+def test_an_allocation_that_fails_leaves_nothing(shim, code, printed):
+    environment = {**os.environ, "LD_PRELOAD": str(shim), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", PRELUDE + code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", printed + "\n")
