@@ -31,7 +31,7 @@ LAYERS = {
     "_sweeper": {"_barrier", "_driver", "_errors", "_pinning", "_threads", "_waits"},
     "_lifetime": {"_driver", "_errors", "_native", "_pinning", "_streams", "_sweeper", "_threads", "_waits"},
     "_buffer": {"_driver", "_errors", "_layout", "_lifetime", "_native", "_streams", "_support"},
-    "_control": {"_buffer", "_lifetime", "_native", "_pinning"},
+    "_control": {"_lifetime", "_native", "_pinning"},
     "__init__": {"_buffer", "_control", "_errors", "_support", "_version"},
 }
 PROGRAM = {path.stem for path in PACKAGE.glob("*.py")} - LAYERS.keys()  # the command line may use the public API

@@ -5,7 +5,6 @@ Everything is validated before anything is page-locked or lent, and a failure le
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -253,6 +252,13 @@ class HostWrappedBuffer:
         """The device's address of the first element; 0 without elements.
 
         Whoever reads it may use it on any stream, so the release will wait for the whole device.
+
+        Raises
+        ------
+        BufferError
+            The memory has moved, or the current context is not the device's primary one.
+        ValueError
+            The buffer is closed.
         """
         layout = self._open()
         check_unmoved(layout)
@@ -300,8 +306,8 @@ class HostWrappedBuffer:
         Raises
         ------
         BufferError
-            The request cannot be served: closed, another device, read-only to a consumer that asks for a legacy
-            capsule, memory that has moved.
+            The request cannot be served: closed, another device, another context than the device's primary one,
+            read-only to a consumer that asks for a legacy capsule, memory that has moved, a forked child.
         ValueError, TypeError
             ``stream`` is none of the above.
         """
@@ -363,6 +369,8 @@ class HostWrappedBuffer:
         ------
         AttributeError
             For pageable memory, whose pointers consumers cannot look up, and for types without a typestr.
+        BufferError, ValueError
+            As `ptr`.
         """
         if self._memory == "pageable":
             raise AttributeError("__cuda_array_interface__ is for page-locked memory; this is pageable: use DLPack")
@@ -404,8 +412,12 @@ class HostWrappedBuffer:
 
         Raises
         ------
+        BufferError
+            The stream belongs to another context than the device's primary one.
+        RuntimeError
+            In a forked child, or while the interpreter exits.
         TypeError, ValueError
-            It is neither a stream object nor a handle.
+            It is neither a stream object nor a handle, or the buffer is closed.
         """
         self._open()
         manager().check_usable("record a stream")
@@ -443,7 +455,6 @@ class HostWrappedBuffer:
         ValueError
             ``timeout`` is negative or NaN.
         """
-        check_timeout(timeout)
         manager().close(self._lease, self._exporter, timeout)
         self._layout = None
 
@@ -499,7 +510,6 @@ class Pin:
         TimeoutError, DLWrapError, ValueError
             As `HostWrappedBuffer.close`.
         """
-        check_timeout(timeout)
         manager().close(self._lease, self._exporter, timeout)
 
     def __enter__(self) -> Pin:
@@ -523,12 +533,6 @@ def _export_to_device(exporter: Exporter, lease: Lease, handle: int | None, mino
     capsule = exporter.export(minor, False, copied)
     lease.note(told)
     return capsule
-
-
-def check_timeout(timeout: float | None) -> None:
-    """Refuse what is no number of seconds."""
-    if timeout is not None and (math.isnan(timeout) or timeout < 0):
-        raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
 
 
 def _version_for(max_version: object) -> int:

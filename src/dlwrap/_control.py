@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 
 from dlwrap import _native
-from dlwrap._buffer import check_timeout
 from dlwrap._lifetime import manager
-from dlwrap._pinning import MEBIBYTE
+from dlwrap._pinning import LINGER_BYTES, LINGER_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +73,10 @@ def reclaim(timeout: float | None = None) -> None:
     ValueError
         ``timeout`` is negative or NaN.
     """
-    check_timeout(timeout)
     manager().reclaim(timeout)
 
 
-def configure(*, linger_seconds: float = 0.1, linger_bytes: float = 256 * MEBIBYTE) -> None:
+def configure(*, linger_seconds: float = LINGER_SECONDS, linger_bytes: float = LINGER_BYTES) -> None:
     """Set how long page-locked memory that nobody uses may stay, to be used again by the next wrap.
 
     Parameters

@@ -212,7 +212,10 @@ class LifetimeManager:
             Importers are alive.
         TimeoutError, DLWrapError
             As `Completion.wait`.
+        ValueError
+            ``timeout`` is negative or NaN.
         """
+        _check_timeout(timeout)
         if not self.is_usable:
             exporter.close()
             return
@@ -254,7 +257,10 @@ class LifetimeManager:
         ------
         TimeoutError, DLWrapError
             As `Completion.wait`.
+        ValueError
+            ``timeout`` is negative or NaN.
         """
+        _check_timeout(timeout)
         if not self.threads or not self.is_usable:
             return
         deadline = math.inf if timeout is None else time.monotonic() + timeout
@@ -378,6 +384,11 @@ class LifetimeManager:
         successor.is_forked = True
         successor.foreign_exports = _native.live_exports()
         return successor
+
+
+def _check_timeout(timeout: float | None) -> None:
+    if timeout is not None and (math.isnan(timeout) or timeout < 0):
+        raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
 
 
 _manager = LifetimeManager()

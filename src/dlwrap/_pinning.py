@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     WhenGone = Callable[[CudaError | None], None]
 
-MEBIBYTE = 2**20
+# Until `dlwrap.configure` says otherwise.
+LINGER_SECONDS = 0.1
+LINGER_BYTES = 256 * 2**20
 
 
 class State(Enum):
@@ -106,8 +108,8 @@ class PinTable:
         note_leak: Callable[[CudaError], None],
         check_may_wait: Callable[[str], None],
     ) -> None:
-        self.linger_seconds = 0.1
-        self.linger_bytes: float = 256 * MEBIBYTE
+        self.linger_seconds = LINGER_SECONDS
+        self.linger_bytes: float = LINGER_BYTES
         self.pinned_bytes = 0
         self._request_sweep = request_sweep
         self._note_leak = note_leak
