@@ -22,7 +22,9 @@ def array(fill=1, shape=1024):
 """
 
 
-def run(code: str, *options: str, first: str = "", prologue: str = PROLOGUE) -> subprocess.CompletedProcess[str]:
+def run(
+    code: str, *options: str, first: str = "", prologue: str = PROLOGUE, timeout: float = TIMEOUT
+) -> subprocess.CompletedProcess[str]:
     """Run `first`, the prologue and `code` as one program, with options for the interpreter."""
     path = f"import sys\nsys.path[:0] = {sys.path!r}\n"
     # Modules of the tests, such as `capsules`, are found; a program that hangs raises TimeoutExpired.
@@ -30,7 +32,7 @@ def run(code: str, *options: str, first: str = "", prologue: str = PROLOGUE) -> 
         [sys.executable, *options, "-c", path + first + prologue + code],
         capture_output=True,
         text=True,
-        timeout=TIMEOUT,
+        timeout=timeout,
         check=False,
     )
 

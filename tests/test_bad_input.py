@@ -14,8 +14,7 @@ from cuda.bindings import driver
 
 import dlwrap
 from capsules import look, take
-
-SECONDS = 20
+from patience import SECONDS
 
 
 @pytest.fixture(params=[{}, {"pageable": True}], ids=["pinned", "pageable"])

@@ -12,9 +12,8 @@ import pytest
 
 import dlwrap
 from capsules import look, name_of, take
-from dlwrap._lifetime import manager
+from patience import SECONDS, settle
 
-SECONDS = 20
 VERSIONED = (1, 0)
 READ_ONLY, IS_COPIED = 1, 2
 CPU = (1, 0)
@@ -63,14 +62,6 @@ def values(capsule):
 def frozen(array):
     array.flags.writeable = False
     return array
-
-
-def settle():
-    """Return when the manager's thread has taken what was released before, and dropped what is done."""
-    for _ in range(2):
-        done = threading.Event()
-        manager()._request(done.set)
-        assert done.wait(SECONDS)
 
 
 class Waiting:

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
-import threading
 
 import numpy as np
 import pytest
 
 import dlwrap
+import scripts
 from capsules import take
 from dlwrap._lifetime import manager
-
-SECONDS = 20
-
-
-def settle():
-    """Return when the manager's thread has taken what was released before."""
-    for _ in range(2):  # the first may be done in a round that had looked at the released leases already
-        done = threading.Event()
-        manager()._request(done.set)
-        assert done.wait(SECONDS)
+from patience import SECONDS, settle
 
 
 def sweep():
@@ -295,6 +284,7 @@ def test_lingering_may_be_longer_than_a_lifetime(seconds):
     run(f"""
 import numpy as np
 import dlwrap
+import scripts
 import dlwrap.testing
 
 dlwrap.testing.activate()
@@ -336,5 +326,5 @@ def test_tracebacks_show_the_public_name(public):
 
 
 def run(code):
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = scripts.run(code, prologue="")
     assert (done.returncode, done.stderr) == (0, "")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import subprocess
-import sys
 import weakref
 
 import numpy as np
@@ -13,10 +11,12 @@ import pytest
 from cuda.bindings import driver
 
 import dlwrap
+import scripts
 from capsules import look
+from cuda_calls import checked, create_context
 from dlwrap import _driver
+from patience import SECONDS
 
-SECONDS = 20
 GLOBAL, THREAD_LOCAL, RELAXED = (
     driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL,
     driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
@@ -40,20 +40,8 @@ def device(cuda, request):
     return cuda
 
 
-def checked(results):
-    assert results[0] == driver.CUresult.CUDA_SUCCESS
-    return results[1] if len(results) == 2 else results[1:]
-
-
 def current_context():
     return int(checked(driver.cuCtxGetCurrent()))
-
-
-def create_context(ordinal=0):
-    try:
-        return checked(driver.cuCtxCreate(None, 0, ordinal))
-    except TypeError:  # cuda-bindings 12
-        return checked(driver.cuCtxCreate(0, ordinal))
 
 
 def capture_mode():
@@ -71,7 +59,7 @@ def read(capsule):
 
 
 def run(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    return scripts.run(code, prologue="")
 
 
 # ---- errors ----

@@ -11,7 +11,7 @@ import pytest
 import dlwrap
 from capsules import take
 from dlwrap import _driver, _lifetime
-from patience import SECONDS
+from patience import SECONDS, settle
 
 KINDS = {
     "pinned": {},
@@ -50,14 +50,6 @@ class Scene:
 
     def drop_all(self):
         self.drop("array", "buffer", "tensor")
-
-
-def settle():
-    """Let the manager take everything released so far, and record what can be: a round trip that needs no GPU."""
-    done = threading.Event()
-    manager = _lifetime.manager()
-    manager._request(lambda: (manager._take_released(0), manager._events.advance(), done.set()))
-    assert done.wait(SECONDS)
 
 
 class OwnedStream:

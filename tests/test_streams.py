@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
 import sys
-import threading
 import weakref
 from types import SimpleNamespace
 
@@ -15,11 +13,12 @@ import pytest
 from cuda.bindings import driver
 
 import dlwrap
+import scripts
 from capsules import take
+from cuda_calls import checked, create_context
 from dlwrap import _driver
-from dlwrap._lifetime import manager
 from dlwrap._streams import TrackedStream, check_told_stream, find_recorded_stream, find_told_stream
-from patience import SECONDS
+from patience import SECONDS, settle
 
 
 @pytest.fixture(params=[{}, {"pageable": True}], ids=["pinned", "pageable"])
@@ -44,19 +43,11 @@ def buffer(cuda, stream):  # the stream is destroyed after the buffer is closed
     made.close(SECONDS)
 
 
-def checked(results):
-    assert results[0] == driver.CUresult.CUDA_SUCCESS
-    return results[1] if len(results) == 2 else results[1:]
-
-
 @pytest.fixture
 def other_context(cuda):
     """A context of the same device that is not its primary one, current in this thread."""
     _driver.device_count()  # initialises the driver
-    try:
-        context = checked(driver.cuCtxCreate(None, 0, 0))
-    except TypeError:  # cuda-bindings 12
-        context = checked(driver.cuCtxCreate(0, 0))
+    context = create_context()
     yield context
     checked(driver.cuCtxDestroy(context))
 
@@ -556,19 +547,11 @@ def test_the_stream_object_lives_until_the_release(device, stream):
     assert alive() is None
 
 
-def settle():
-    """Return when the manager's thread has gone through a round of its own."""
-    for _ in range(2):
-        done = threading.Event()
-        manager()._request(done.set)
-        assert done.wait(SECONDS)
-
-
 # ---- real stream objects, in a process of their own: their libraries keep a context per thread ----
 
 
 def run(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    return scripts.run(code, prologue="", timeout=100)
 
 
 HEAD = """

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from cuda.bindings import driver as cu
 
+from cuda_calls import create_context
+
 DEVICEMAP = cu.CU_MEMHOSTREGISTER_DEVICEMAP
 READ_ONLY = cu.CU_MEMHOSTREGISTER_READ_ONLY
 ATTRIBUTE = cu.CUpointer_attribute
@@ -169,12 +171,11 @@ def test_unregister_does_not_wait_for_another_context(cuda, outcome, register, o
 @pytest.fixture
 def other_context_stream(cuda):
     """A stream of a context beside the current one."""
-    create = cu.cuCtxCreate
-    made = create(None, 0, 0) if "ctxCreateParams" in create.__doc__.splitlines()[0] else create(0, 0)
+    context = create_context()
     stream = cu.cuStreamCreate(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)[1]
     cu.cuCtxPopCurrent()
     yield int(stream)
-    cu.cuCtxDestroy(made[1])
+    cu.cuCtxDestroy(context)
 
 
 def test_register_does_not_wait(cuda, register, stream):
