@@ -6,11 +6,7 @@ python tests/gpu/run.py --out benchmarks/results/2026-01-31-h200 [pytest argumen
 from __future__ import annotations
 
 import argparse
-import datetime
-import importlib.metadata
 import json
-import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -18,18 +14,10 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import dlwrap
-
 HERE = Path(__file__).parent
-PACKAGES = {
-    "numpy": ["numpy"],
-    "cuda-bindings": ["cuda-bindings"],
-    "torch": ["torch"],
-    "cupy": ["cupy-cuda13x", "cupy-cuda12x", "cupy"],
-    "jax": ["jax"],
-    "numba-cuda": ["numba-cuda"],
-    "cuda-core": ["cuda-core"],
-}
+sys.path.insert(0, str(HERE.parent))
+
+from machine import describe_machine  # noqa: E402 -- a module of the tests, found by the line above
 
 
 def main() -> int:
@@ -46,33 +34,6 @@ def main() -> int:
     (arguments.out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     (arguments.out / "results.md").write_text(as_markdown(results))
     return status
-
-
-def describe_machine() -> dict[str, Any]:
-    """Name what the tests ran on."""
-    support = dlwrap.support(0)
-    driver = Path("/proc/driver/nvidia/version")
-    return {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "gpu": support.name,
-        "memory": f"{support.memory}: {support.reason}",
-        "driver": re.findall(r"\d{3,}\.[\d.]+", driver.read_text())[0] if driver.exists() else "unknown",
-        "cuda": f"{support.driver_version // 1000}.{support.driver_version % 1000 // 10}",
-        "versions": {
-            "python": platform.python_version(),
-            "dlwrap": dlwrap.__version__,
-            **{name: version_of(candidates) for name, candidates in PACKAGES.items()},
-        },
-    }
-
-
-def version_of(candidates: list[str]) -> str | None:
-    for name in candidates:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
 
 
 def read_tests(report: Path) -> list[dict[str, Any]]:
