@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from dlwrap import _lifetime
 
@@ -15,3 +16,13 @@ def settle():
     manager = _lifetime.manager()
     manager._request(lambda: (manager._take_released(0), manager._events.advance(), done.set()))
     assert done.wait(SECONDS)
+
+
+def eventually(condition):
+    """Wait for what a thread of somebody else's brings about, such as a destructor that the driver calls."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(1e-4)
+    return True

@@ -12,7 +12,7 @@ import pytest
 
 import dlwrap
 from capsules import look, name_of, take
-from patience import SECONDS, settle
+from patience import SECONDS, eventually, settle
 
 VERSIONED = (1, 0)
 READ_ONLY, IS_COPIED = 1, 2
@@ -515,7 +515,8 @@ def captured(device):
     device.begin_capture(stream)
     yield buffer
     assert device.capture_status(stream) == "active"
-    device.end_capture(stream)
+    device.destroy_graph(device.end_capture(stream))
+    assert eventually(lambda: dlwrap.stats().graphs == 0)
     buffer.close(SECONDS)
     device.destroy_stream(stream)
 

@@ -15,7 +15,7 @@ import scripts
 from capsules import look
 from cuda_calls import checked, create_context
 from dlwrap import _driver
-from patience import SECONDS
+from patience import SECONDS, eventually
 
 GLOBAL, THREAD_LOCAL, RELAXED = (
     driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL,
@@ -503,9 +503,10 @@ def test_a_whole_life_beside_a_capture_of_the_same_thread_leaves_it_valid(device
     capsule = buffer.__dlpack__(stream=stream)
     assert dlwrap.support().device == 0
     del capsule
-    buffer.close(SECONDS)
     assert device.capture_status(stream) == "active"
-    device.end_capture(stream)
+    device.destroy_graph(device.end_capture(stream))
+    assert eventually(lambda: buffer.exports == dlwrap.stats().graphs == 0)
+    buffer.close(SECONDS)
     device.destroy_stream(stream)
 
 

@@ -30,9 +30,11 @@ LAYERS = {
     "_waits": {"_driver", "_errors", "_streams"},
     "_sweeper": {"_barrier", "_driver", "_errors", "_pinning", "_threads", "_waits"},
     "_lifetime": {"_driver", "_errors", "_native", "_pinning", "_streams", "_sweeper", "_threads", "_waits"},
-    "_buffer": {"_driver", "_errors", "_layout", "_lifetime", "_native", "_streams", "_support"},
+    "_graphs": {"_driver", "_errors", "_lifetime", "_native"},
+    "_buffer": {"_driver", "_errors", "_graphs", "_layout", "_lifetime", "_native", "_streams", "_support"},
+    "_keep_alive": {"_buffer", "_driver", "_graphs", "_lifetime", "_streams"},
     "_control": {"_lifetime", "_native", "_pinning"},
-    "__init__": {"_buffer", "_control", "_errors", "_support", "_version"},
+    "__init__": {"_buffer", "_control", "_errors", "_keep_alive", "_support", "_version"},
 }
 PROGRAM = {path.stem for path in PACKAGE.glob("*.py")} - LAYERS.keys()  # the command line may use the public API
 

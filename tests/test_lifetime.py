@@ -322,7 +322,7 @@ def test_wrap_export_and_close_leave_a_capture_of_the_same_thread_valid(cuda, ki
     stream = cuda.create_stream(blocking=False)
     cuda.begin_capture(stream, mode)
     with dlwrap.wrap(np.arange(10.0)) as buffer:
-        take(buffer.__dlpack__(stream=stream)).delete()
+        take(buffer.__dlpack__(stream=None)).delete()
         take(buffer.__dlpack__(stream=1)).delete()
     assert cuda.capture_status(stream) == "active"
     assert cuda.end_capture(stream)

@@ -412,7 +412,7 @@ def test_a_failed_question_for_the_current_context_fails_the_export(cuda, buffer
 @pytest.mark.parametrize(("make", "kept"), OBJECTS)
 def test_an_object_is_tracked_where_it_keeps_its_handle(cuda, stream, make, kept):
     recorded = make(stream)
-    found = find_recorded_stream(recorded, 0)
+    _, found = find_recorded_stream(recorded, 0)
     assert found == (TrackedStream(stream, 0, recorded) if kept else None)
 
 
@@ -435,7 +435,7 @@ def test_an_object_is_tracked_where_it_keeps_its_handle(cuda, stream, make, kept
     ],
 )
 def test_an_object_of_a_default_stream_is_tracked_if_that_is_the_legacy_one(cuda, given, legacy):
-    assert find_recorded_stream(given, 0) == (TrackedStream(1, 0, None) if legacy else None)
+    assert find_recorded_stream(given, 0)[1] == (TrackedStream(1, 0, None) if legacy else None)
 
 
 def test_a_raw_handle_is_recorded_for_the_device(cuda, buffer, stream):
@@ -585,7 +585,7 @@ from numba import cuda as numba
 def tracked(stream):
     if not hasattr(stream, "__cuda_stream__"):
         return "no protocol"
-    found = find_recorded_stream(stream, 0)
+    _, found = find_recorded_stream(stream, 0)
     if found is None:
         return "nothing"
     return "itself" if found.owner is stream and found.handle == stream.__cuda_stream__()[1] else "legacy"

@@ -11,6 +11,7 @@ from dlwrap._control import stats as stats
 from dlwrap._errors import CudaError as CudaError
 from dlwrap._errors import DLWrapError as DLWrapError
 from dlwrap._errors import DLWrapWarning as DLWrapWarning
+from dlwrap._keep_alive import keep_alive as keep_alive
 from dlwrap._support import DeviceSupport as DeviceSupport
 from dlwrap._support import support as support
 from dlwrap._version import __version__ as __version__
@@ -25,6 +26,7 @@ __all__ = [
     "Stats",
     "__version__",
     "configure",
+    "keep_alive",
     "pin",
     "reclaim",
     "stats",

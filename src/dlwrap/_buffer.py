@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from dlwrap import _streams
+from dlwrap import _graphs, _streams
 from dlwrap._errors import DLWrapError
 from dlwrap._layout import HostLayout, check_unmoved, describe
 from dlwrap._lifetime import Lease, manager
@@ -404,6 +404,8 @@ class HostWrappedBuffer:
     def record_stream(self, stream: int | CudaStream) -> None:
         """Note a stream on which the array is used, so that the release waits for it too.
 
+        While the stream captures, its graph becomes an owner as well, as by `keep_alive`.
+
         Parameters
         ----------
         stream : int or object with ``__cuda_stream__``
@@ -414,6 +416,8 @@ class HostWrappedBuffer:
         ------
         BufferError
             The stream belongs to another context than the device's primary one.
+        CudaError
+            The stream captures, and the driver does not let its graph own the memory.
         RuntimeError
             In a forked child, or while the interpreter exits.
         TypeError, ValueError
@@ -421,7 +425,9 @@ class HostWrappedBuffer:
         """
         self._open()
         manager().check_usable("record a stream")
-        self._lease.note(_streams.find_recorded_stream(stream, self.device))
+        handle, tracked = _streams.find_recorded_stream(stream, self.device)
+        _give_to_capture(handle, self._lease, self._exporter)
+        self._lease.note(tracked)
 
     def synchronize(self) -> None:
         """Wait on the host for the work submitted so far to the recorded streams.
@@ -531,8 +537,26 @@ def _export_to_device(exporter: Exporter, lease: Lease, handle: int | None, mino
     """Export, and note the stream only if that succeeded: consumers ask several times for one import."""
     told = _streams.find_told_stream(handle, lease.device)
     capsule = exporter.export(minor, False, copied)
+    try:
+        if handle is not None:
+            _give_to_capture(handle, lease, exporter)
+    except BaseException:
+        del capsule  # which the error's traceback would keep
+        raise
     lease.note(told)
     return capsule
+
+
+def _give_to_capture(handle: int, lease: Lease, exporter: Exporter) -> None:
+    """If the stream captures, the graph owns the memory, because it will use it whenever it is launched."""
+    capture = _graphs.find_capture(handle, lease.device)
+    if capture is not None:
+        _graphs.give_to_capture(capture, lease, exporter)
+
+
+def lease_of(buffer: HostWrappedBuffer) -> tuple[Lease, Exporter]:
+    """Give what stands behind a buffer, to the modules above."""
+    return buffer._lease, buffer._exporter  # noqa: SLF001 -- its own module
 
 
 def _version_for(max_version: object) -> int:

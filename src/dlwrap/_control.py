@@ -20,6 +20,8 @@ class Stats:
         Wraps and pins whose wrapper, or something made of it, is alive.
     exports : int
         Live DLPack exports.
+    graphs : int
+        Holds of CUDA graphs that own memory: one for each graph and buffer.
     pinned_bytes : int
         Bytes that dlwrap has page-locked, those that linger included.
     pending : int
@@ -34,6 +36,7 @@ class Stats:
 
     live: int
     exports: int
+    graphs: int
     pinned_bytes: int
     pending: int
     lingering: int
@@ -48,6 +51,7 @@ def stats() -> Stats:
     return Stats(
         live=lifetime.count_live(),
         exports=max(0, _native.live_exports() - lifetime.foreign_exports),
+        graphs=max(0, _native.live_graphs() - lifetime.foreign_graphs),
         pinned_bytes=lifetime.pins.pinned_bytes,
         pending=lifetime.count_pending(),
         lingering=lingering,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ PER_THREAD_STREAM = 2
 # CUresult values that dlwrap decides on (CUDA driver API, "Data types used by CUDA driver").
 INVALID_VALUE = 1
 OUT_OF_MEMORY = 2
+NOT_FOUND = 500
 NOT_READY = 600
 HOST_MEMORY_ALREADY_REGISTERED = 712
 HOST_MEMORY_NOT_REGISTERED = 713
@@ -246,6 +248,8 @@ def _address(name: str) -> int:
     """Look up a driver function for the native part, in its legacy-stream form."""
     flags = _module().CUdriverProcAddress_flags.CU_GET_PROC_ADDRESS_LEGACY_STREAM
     address, _status = _call("cuGetProcAddress", name.encode(), 12000, int(flags))
+    if not int(address):
+        raise CudaError(NOT_FOUND, "CUDA_ERROR_NOT_FOUND", f"this driver has no {name}", "cuGetProcAddress")
     return int(address)
 
 
@@ -295,3 +299,54 @@ def is_capturing(stream: int) -> bool:
             return True
         raise
     return int(status) != 0
+
+
+# ---- captured graphs ----
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """A capture that is open: its number, which is never used again, and the graph that it fills."""
+
+    id: int
+    graph: int
+
+
+def find_capture(stream: int) -> Capture | None:
+    """Find the capture that a live stream takes part in; None without one, and for an invalidated one."""
+    if not is_capturing(stream):
+        return None
+    # Newer bindings also give the graph's edges.
+    status, number, graph, *_ = _call("cuStreamGetCaptureInfo", _module().CUstream(stream))
+    active = _module().CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+    return Capture(int(number), int(graph)) if status == active else None
+
+
+def give_to_graph(exporter: _native.Exporter, graph: int) -> int:
+    """Make a graph a holder of the exporter's lease (cuGraphRetainUserObject); give the user object."""
+    code, user_object = exporter.hold_by_graph(
+        _address("cuUserObjectCreate"), _address("cuGraphRetainUserObject"), _address("cuUserObjectRelease"), graph
+    )
+    if code != 0:
+        raise CudaError(code, _result_name(code), "the graph does not take it", "cuGraphRetainUserObject")
+    return user_object
+
+
+def take_from_graph(graph: int, user_object: int) -> None:
+    """Undo `give_to_graph` (cuGraphReleaseUserObject)."""
+    _call("cuGraphReleaseUserObject", _module().CUgraph(graph), _module().CUuserObject(user_object), 1)
+
+
+def is_graph(handle: object) -> bool:
+    """Tell whether this is the bindings' ``CUgraph`` or ``cudaGraph_t``."""
+    return isinstance(handle, _module().CUgraph)
+
+
+def is_stream(handle: object) -> bool:
+    """Tell whether this is the bindings' ``CUstream`` or ``cudaStream_t``."""
+    return isinstance(handle, _module().CUstream)
+
+
+def is_executable(handle: object) -> bool:
+    """Tell whether this is the bindings' ``CUgraphExec`` or ``cudaGraphExec_t``."""
+    return isinstance(handle, _module().CUgraphExec)

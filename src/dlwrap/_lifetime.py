@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dlwrap._streams import TrackedStream
 
 _EXIT_SECONDS = 0.5  # how long the end of the program may wait for each thread
-
+_CAPTURES_REMEMBERED = 16  # of each lease; captures that are open at a time are fewer
 
 _WHY_KEPT = "because it cannot be proved that the GPU is done with it"
 
@@ -92,6 +92,8 @@ class Lease:
         Whether the release has to wait for the whole device.
     streams : dict of int to TrackedStream
         The streams that the release has to wait for, by handle.
+    captures : deque of int
+        The latest captures whose graph owns the memory already; one that was forgotten owns it twice, which is no harm.
     closed : Completion or None
         Reported when everything is given back; there once somebody closes.
     """
@@ -101,6 +103,7 @@ class Lease:
     pin: Registration | None
     device_wide: bool = False
     streams: dict[int, TrackedStream] = field(default_factory=dict)
+    captures: deque[int] = field(default_factory=lambda: deque(maxlen=_CAPTURES_REMEMBERED))
     closed: Completion | None = None
     when_released: list[Callable[[CudaError | None], None]] = field(default_factory=list)
 
@@ -135,6 +138,7 @@ class LifetimeManager:
         self.refusal: str | None = None  # why nothing can be lent any more
         self.is_forked = False
         self.foreign_exports = 0  # of the process that this one was forked from
+        self.foreign_graphs = 0
         self._sweeper = Sweeper(self.pins, self._report_part)
         self._events = EventWaits(self._sweeper.submit)
         self._leases: dict[int, Lease] = {}
@@ -221,11 +225,8 @@ class LifetimeManager:
             return
         with self._lock:
             closed = lease.closed = lease.closed or Completion()
-        if alive := exporter.close():
-            raise BufferError(
-                f"cannot close: {alive} importer{'s' * (alive > 1)} of this HostWrappedBuffer still alive; "
-                "drop the tensors and arrays made from it first"
-            )
+        if holders := exporter.close():
+            raise BufferError(_explain_holders(holders, exporter.graphs))
         closed.wait(timeout, "close()")
 
     def synchronize(self, lease: Lease) -> None:
@@ -383,7 +384,21 @@ class LifetimeManager:
         successor.refusal = "in a forked child: CUDA does not survive fork(); start children by spawn"
         successor.is_forked = True
         successor.foreign_exports = _native.live_exports()
+        successor.foreign_graphs = _native.live_graphs()
         return successor
+
+
+def _explain_holders(holders: int, graphs: int) -> str:
+    importers = max(0, holders - graphs)
+    alive = [
+        f"{number} {noun}{'s' * (number > 1)}"
+        for number, noun in ((importers, "importer"), (graphs, "captured graph"))
+        if number
+    ]
+    return (
+        f"cannot close: {' and '.join(alive)} of this HostWrappedBuffer still alive; drop the tensors and arrays made "
+        "from it, and the graphs that captured its use, first"
+    )
 
 
 def _check_timeout(timeout: float | None) -> None:

@@ -1,8 +1,9 @@
 /* The part of dlwrap that must not need Python: DLPack capsules, a deleter that any thread may call at any
  * time, the list of released leases, and the one step that records an event beside stream captures.
  *
- * A lease counts its holders: the wrapper and every live export. The last one to go pushes the lease on the
- * released list; Python's lifetime manager takes the keys from there. Nothing here holds a PyObject.
+ * A lease counts its holders: the wrapper, every live export, and captured graphs. The last one to go pushes
+ * the lease on the released list; Python's lifetime manager takes the keys from there. Nothing here holds a
+ * PyObject.
  */
 #define _GNU_SOURCE
 #include <Python.h>
@@ -19,6 +20,7 @@
 
 typedef struct Lease {
     atomic_llong holders;
+    atomic_llong graphs;   /* those of the holders that are CUDA graphs */
     atomic_int references; /* to this memory: the Exporter's, and the released list's */
     struct Lease *next;
     uint64_t key;
@@ -48,6 +50,7 @@ static _Atomic(Lease *) released;
 static sem_t released_signal;
 static _Atomic(Export *) retired;
 static atomic_llong live_exports;
+static atomic_llong live_graphs;
 static Export *spare;
 static atomic_flag spare_lock = ATOMIC_FLAG_INIT;
 
@@ -96,6 +99,15 @@ static void delete_legacy(DLManagedTensor *tensor) {
 static void delete_versioned(DLManagedTensorVersioned *tensor) {
     Export *export = tensor->manager_ctx;
     retire(export, atomic_load(&export->generation));
+}
+
+/* Ends the hold of a CUDA graph; the driver calls it on a thread of its own, where no CUDA call is allowed.
+ */
+static void drop_graph(void *argument) {
+    Lease *lease = argument;
+    atomic_fetch_sub(&lease->graphs, 1);
+    atomic_fetch_sub(&live_graphs, 1);
+    drop_hold(lease);
 }
 
 /* ---- end of release ---- */
@@ -236,6 +248,7 @@ static PyObject *exporter_new(PyTypeObject *type, PyObject *args, PyObject *keyw
         return NULL;
     }
     atomic_init(&lease->holders, 1);
+    atomic_init(&lease->graphs, 0);
     atomic_init(&lease->references, 2);
     lease->key = key;
     lease->device_data = (void *)(uintptr_t)device_pointer;
@@ -298,7 +311,52 @@ static PyObject *exporter_export(PyObject *object, PyObject *args) {
     return wrap_in_capsule(export, minor >= 0);
 }
 
-/* close(): gives up the wrapper's hold unless exports are alive; returns how many are. */
+typedef int (*UserObjectCreate)(void **made, void *argument, void (*destroy)(void *), unsigned references,
+                                unsigned flags);
+typedef int (*GraphRetain)(void *graph, void *user_object, unsigned count, unsigned flags);
+typedef int (*UserObjectRelease)(void *user_object, unsigned count);
+
+enum { NO_DESTRUCTOR_SYNC = 1, MOVE_REFERENCES = 1 };
+
+/* Gives the lease's hold, already counted, to the graph; whatever fails, the hold is dropped once. */
+static int give_to_graph(UserObjectCreate create, GraphRetain retain, UserObjectRelease release, void *graph,
+                         Lease *lease, void **user_object) {
+    int code = create(user_object, lease, drop_graph, 1, NO_DESTRUCTOR_SYNC);
+    if (code != 0) {
+        drop_graph(lease);
+        return code;
+    }
+    code = retain(graph, *user_object, 1, MOVE_REFERENCES);
+    if (code != 0) {
+        release(*user_object, 1); /* calls drop_graph */
+    }
+    return code;
+}
+
+/* hold_by_graph(create, retain, release, graph): (CUresult, CUuserObject); the graph becomes a holder. */
+static PyObject *exporter_hold_by_graph(PyObject *object, PyObject *args) {
+    Exporter *self = (Exporter *)object;
+    unsigned long long create, retain, release, graph;
+    if (!PyArg_ParseTuple(args, "KKKK", &create, &retain, &release, &graph)) {
+        return NULL;
+    }
+    Lease *lease = self->lease;
+    if (atomic_load(&self->closed) || !add_hold(lease)) {
+        PyErr_SetString(PyExc_BufferError,
+                        "cannot keep a closed HostWrappedBuffer alive: wrap the array again");
+        return NULL;
+    }
+    atomic_fetch_add(&lease->graphs, 1);
+    atomic_fetch_add(&live_graphs, 1);
+    void *user_object = NULL;
+    int code;
+    Py_BEGIN_ALLOW_THREADS code =
+        give_to_graph((UserObjectCreate)(uintptr_t)create, (GraphRetain)(uintptr_t)retain,
+                      (UserObjectRelease)(uintptr_t)release, (void *)(uintptr_t)graph, lease, &user_object);
+    Py_END_ALLOW_THREADS return Py_BuildValue("(iK)", code, (unsigned long long)(uintptr_t)user_object);
+}
+
+/* close(): gives up the wrapper's hold unless there are other holders; returns how many there are. */
 static PyObject *exporter_close(PyObject *object, PyObject *unused) {
     (void)unused;
     Exporter *self = (Exporter *)object;
@@ -317,9 +375,15 @@ static PyObject *exporter_close(PyObject *object, PyObject *unused) {
 /* exports: how many exports are alive. */
 static PyObject *exporter_exports(PyObject *object, void *unused) {
     (void)unused;
-    Exporter *self = (Exporter *)object;
-    long long holders = atomic_load(&self->lease->holders);
-    return PyLong_FromLongLong(holders > 0 ? holders - 1 : 0);
+    Lease *lease = ((Exporter *)object)->lease;
+    long long exports = atomic_load(&lease->holders) - atomic_load(&lease->graphs) - 1;
+    return PyLong_FromLongLong(exports > 0 ? exports : 0);
+}
+
+/* graphs: how many holds of CUDA graphs are alive. */
+static PyObject *exporter_graphs(PyObject *object, void *unused) {
+    (void)unused;
+    return PyLong_FromLongLong(atomic_load(&((Exporter *)object)->lease->graphs));
 }
 
 /* closed: whether the wrapper's hold was given up. */
@@ -332,12 +396,15 @@ static PyMethodDef exporter_methods[] = {
     {"export", exporter_export, METH_VARARGS,
      "export(minor, on_host, copied)\n--\n\nA DLPack capsule; legacy where minor is -1."},
     {"close", exporter_close, METH_NOARGS,
-     "close()\n--\n\nGive up the wrapper's hold; return how many exports forbid it."},
+     "close()\n--\n\nGive up the wrapper's hold; return how many other holders forbid it."},
+    {"hold_by_graph", exporter_hold_by_graph, METH_VARARGS,
+     "hold_by_graph(create, retain, release, graph)\n--\n\nMake a CUDA graph a holder."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef exporter_attributes[] = {
     {"exports", exporter_exports, NULL, "Number of live exports.", NULL},
+    {"graphs", exporter_graphs, NULL, "Number of holds of CUDA graphs.", NULL},
     {"closed", exporter_closed, NULL, "Whether the wrapper's hold was given up.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -477,6 +544,13 @@ static PyObject *native_live_exports(PyObject *module, PyObject *unused) {
     return PyLong_FromLongLong(atomic_load(&live_exports));
 }
 
+/* live_graphs(): how many holds of CUDA graphs there are on all leases. */
+static PyObject *native_live_graphs(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+    return PyLong_FromLongLong(atomic_load(&live_graphs));
+}
+
 /* leak(object): keeps the object to the end of the process, finalisation included. */
 static PyObject *native_leak(PyObject *module, PyObject *object) {
     (void)module;
@@ -491,6 +565,8 @@ static PyMethodDef module_methods[] = {
      "record(is_capturing, event_record, stream, event)\n--\n\nRecord unless capturing."},
     {"live_exports", native_live_exports, METH_NOARGS,
      "live_exports()\n--\n\nNumber of live exports of all leases."},
+    {"live_graphs", native_live_graphs, METH_NOARGS,
+     "live_graphs()\n--\n\nNumber of holds of CUDA graphs on all leases."},
     {"leak", native_leak, METH_O, "leak(object)\n--\n\nKeep the object to the end of the process."},
     {NULL, NULL, 0, NULL},
 };

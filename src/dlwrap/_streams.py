@@ -84,8 +84,8 @@ def find_told_stream(handle: int | None, device: int) -> TrackedStream | None:
     return _track(handle, device, next(filter(None, owners), None))
 
 
-def find_recorded_stream(stream: object, device: int) -> TrackedStream | None:
-    """Find what `record_stream` was given: a handle, or an object with ``__cuda_stream__``.
+def find_recorded_stream(stream: object, device: int) -> tuple[int, TrackedStream | None]:
+    """Find handle and owner of what `record_stream` was given: a handle, or an object with ``__cuda_stream__``.
 
     Raises
     ------
@@ -95,16 +95,39 @@ def find_recorded_stream(stream: object, device: int) -> TrackedStream | None:
         It is neither, or handle 0, -1 or below.
     """
     if not hasattr(stream, "__cuda_stream__"):
-        handle = check_told_stream(stream)
-        if handle is None:
+        told = check_told_stream(stream)
+        if told is None:
             raise ValueError(f"record_stream needs a stream, got {stream!r}: pass a handle or a __cuda_stream__ object")
-        return _track(handle, device, None)
+        return told, _track(told, device, None)
+    handle = _handle_of_object(stream)
+    if handle == 0 and _class_of(stream) in _ZERO_IS_LEGACY:
+        handle = _driver.LEGACY_STREAM
+    return handle, _track(handle, device, stream if _keeps_its_handle(stream) else None)
+
+
+def find_capturing_stream(stream: object) -> int:
+    """Find the handle of what `keep_alive` was given: an object of the bindings, or with ``__cuda_stream__``.
+
+    Raises
+    ------
+    TypeError
+        It is neither.
+    """
+    if _driver.is_stream(stream):
+        return int(stream)  # type: ignore[call-overload, no-any-return]
+    if not hasattr(stream, "__cuda_stream__"):
+        raise TypeError(
+            f"keep_alive needs a CUDA graph or a stream under capture, got {type(stream).__name__}: pass a CUgraph, a "
+            "graph object that gives its CUgraph, a CUstream, or an object with __cuda_stream__"
+        )
+    return _handle_of_object(stream)
+
+
+def _handle_of_object(stream: object) -> int:
     handle = _handle_of(stream)
     if handle is None:
         raise TypeError(f"__cuda_stream__ of {type(stream).__name__} must return (0, handle)")
-    if handle == 0 and _class_of(stream) in _ZERO_IS_LEGACY:
-        handle = _driver.LEGACY_STREAM
-    return _track(handle, device, stream if _keeps_its_handle(stream) else None)
+    return handle
 
 
 def _as_handle(stream: object) -> int:

@@ -64,7 +64,7 @@ def current(context: Any = None) -> Iterator[None]:
 @contextlib.contextmanager
 def relaxed() -> Iterator[None]:
     """Let this thread do what would otherwise invalidate captures of other threads."""
-    mode = call("cuThreadExchangeStreamCaptureMode", _capture_mode("relaxed"))
+    mode = call("cuThreadExchangeStreamCaptureMode", capture_mode("relaxed"))
     try:
         yield
     finally:
@@ -138,28 +138,28 @@ class Capture:
     def __init__(self, stream: int, mode: str) -> None:
         self._stream = stream
         self._mode = mode
-        self._graph: Any = None
+        self.graph: Any = None
 
     def __enter__(self) -> Capture:
-        call("cuStreamBeginCapture", self._stream, _capture_mode(self._mode))
+        call("cuStreamBeginCapture", self._stream, capture_mode(self._mode))
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         result, graph = bindings().cuStreamEndCapture(self._stream)
         if kind is None:
             assert int(result) == 0, f"the capture was broken: {result!r}"
-            self._graph = graph
+            self.graph = graph
 
     def replay(self, times: int = 1) -> None:
-        executable = call("cuGraphInstantiate", self._graph, 0)
+        executable = call("cuGraphInstantiate", self.graph, 0)
         for _ in range(times):
             call("cuGraphLaunch", executable, self._stream)
         call("cuStreamSynchronize", self._stream)
         call("cuGraphExecDestroy", executable)
-        call("cuGraphDestroy", self._graph)
+        call("cuGraphDestroy", self.graph)
 
 
-def _capture_mode(name: str) -> Any:
+def capture_mode(name: str) -> Any:
     return getattr(bindings().CUstreamCaptureMode, f"CU_STREAM_CAPTURE_MODE_{name.upper()}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ class Subject:
     def __init__(self, owner: np.ndarray | None = None) -> None:
         array = self.make_array() if owner is None else owner[:]
         self.pinned_bytes = array.nbytes if owner is None and dlwrap.support(0).memory == "pinned" else 0
-        self._sum = float(array.sum(dtype=np.float64))
+        self.sum = float(array.sum(dtype=np.float64))
         self._reference = weakref.ref(array)
         self._array: np.ndarray | None = array
 
@@ -62,7 +63,17 @@ class Subject:
         """Let the GPU go on; it has to find the contents, and then everything has to be given back."""
         latch.open()
         latch.wait()
-        assert latch.sum == self._sum
+        assert latch.sum == self.sum
         dlwrap.reclaim(timeout=30)
         assert not self.alive
         assert (dlwrap.stats().pending, dlwrap.stats().pinned_bytes) == (0, 0)
+
+
+def assert_gone(subject: Subject) -> None:
+    """Assert that the array goes after its graph, whose destructor the driver calls some time later."""
+    deadline = time.monotonic() + 20
+    while subject.alive and time.monotonic() < deadline:
+        dlwrap.reclaim(timeout=20)
+        time.sleep(1e-3)
+    assert not subject.alive
+    assert dlwrap.stats().graphs == 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 HERE = Path(__file__).parent
-CLEAN = dlwrap.Stats(live=0, exports=0, pinned_bytes=0, pending=0, lingering=0, lingering_bytes=0, leaked=0)
+CLEAN = dlwrap.Stats(live=0, exports=0, graphs=0, pinned_bytes=0, pending=0, lingering=0, lingering_bytes=0, leaked=0)
 
 # JAX would take most of the GPU's memory, and numba warns of every small launch.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

@@ -60,8 +60,8 @@ class Call:
 class SimulatedDriver:
     """Drives the simulated CUDA driver; `dlwrap.testing.activate` gives the one there is.
 
-    Streams, graphs and device pointers are plain integers, the values of the driver's handles. None of these
-    methods appears in the call log, and none can be made to fail by `fail`.
+    Streams, graphs, executables and device pointers are plain integers, the values of the driver's handles. None of
+    these methods appears in the call log, and none can be made to fail by `fail`.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -135,28 +135,41 @@ class SimulatedDriver:
 
         Live handles and retained contexts stay what they are, since libraries keep events and primary contexts
         for as long as the process lives. Only the calling thread's stack of contexts is emptied, and its capture
-        mode made global.
+        mode made global. Graphs and executables lose their nodes and their references to user objects, and can
+        only be destroyed from then on; the destructors of user objects that nobody else holds have run when this
+        returns.
 
         Parameters
         ----------
         force
-            Drop pending work unexecuted, and registrations. Without it either makes the reset fail.
+            Drop pending work unexecuted, and registrations; without it either makes the reset fail. Drop also the
+            references to user objects that the program holds itself.
 
         Raises
         ------
         RuntimeError
             If work is pending or memory is registered.
+        TimeoutError
+            If a destructor does not return within 10 seconds.
         """
         self._check(
             self._library.dlwrap_sim_reset(ctypes.byref(_default_settings()), int(force)),
             "reset while work is pending or memory registered",
         )
+        self.wait_for_destructors()
 
     def assert_clean(self) -> None:
-        """Raise an AssertionError that lists what is pending or registered, if anything is."""
-        pending, registered = self.pending(), self.registrations
-        if pending or registered:
-            raise AssertionError(f"{pending} operations pending, {len(registered)} ranges registered: {registered[:4]}")
+        """Raise an AssertionError that lists what is pending or registered, if anything is, and user objects.
+
+        A user object counts if the program itself holds a reference that it never gave back or handed over, since
+        the end of no graph can end it. Graphs, and what only they own, do not count: libraries may keep them.
+        """
+        pending, registered, references = self.pending(), self.registrations, self._library.dlwrap_sim_user_references()
+        if pending or registered or references:
+            raise AssertionError(
+                f"{pending} operations pending, {len(registered)} ranges registered: {registered[:4]}, "
+                f"{references} references to user objects not released"
+            )
 
     # Streams and work
 
@@ -219,9 +232,59 @@ class SimulatedDriver:
         self._check(self._library.dlwrap_sim_capture_status(stream, ctypes.byref(status)), "ask for the capture")
         return _STATUSES[status.value]
 
+    # Graphs and user objects
+
     def launch_graph(self, graph: int, stream: int) -> None:
-        """Submit a graph's operations to the stream."""
+        """Submit a graph's operations to the stream, as if by an executable that is destroyed at once."""
         self._check(self._library.dlwrap_sim_launch_graph(graph, stream), "launch the graph")
+
+    def instantiate(self, graph: int) -> int:
+        """Make an executable of the graph, with references of its own to what the graph owns."""
+        executable = ctypes.c_void_p()
+        self._check(self._library.dlwrap_sim_instantiate(graph, ctypes.byref(executable)), "instantiate the graph")
+        return executable.value or 0
+
+    def launch_exec(self, executable: int, stream: int) -> None:
+        """Submit the executable's operations; what it owns is kept until the last of them has run."""
+        self._check(self._library.dlwrap_sim_launch_exec(executable, stream), "launch the executable")
+
+    def clone_graph(self, graph: int) -> int:
+        """Copy the graph, with as many references to each user object."""
+        clone = ctypes.c_void_p()
+        self._check(self._library.dlwrap_sim_clone_graph(graph, ctypes.byref(clone)), "clone the graph")
+        return clone.value or 0
+
+    def destroy_graph(self, graph: int) -> None:
+        """Destroy the graph; its executables and clones stay."""
+        self._check(self._library.dlwrap_sim_destroy_graph(graph), "destroy the graph")
+
+    def destroy_exec(self, executable: int) -> None:
+        """Destroy the executable; its launches go on."""
+        self._check(self._library.dlwrap_sim_destroy_exec(executable), "destroy the executable")
+
+    @property
+    def user_objects_alive(self) -> int:
+        """How many user objects there are whose destructor has not returned."""
+        return int(self._library.dlwrap_sim_user_objects_alive())
+
+    def hold_destructors(self) -> None:
+        """Keep destructors of user objects from beginning; a driver may run them as late as it likes."""
+        self._library.dlwrap_sim_hold_destructors(1)
+
+    def let_destructors_go(self) -> None:
+        """Let the destructors run that `hold_destructors` kept, in the driver's own thread."""
+        self._library.dlwrap_sim_hold_destructors(0)
+
+    def wait_for_destructors(self, timeout: float = 10) -> None:
+        """Wait until every destructor that is due has returned; in a forked child none ever runs.
+
+        Raises
+        ------
+        TimeoutError
+            If that takes longer than `timeout` seconds.
+        """
+        if not self._library.dlwrap_sim_wait_for_destructors(timeout):
+            raise TimeoutError(f"destructors of user objects are due or running after {timeout} s")
 
     # Memory
 

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { MAX_FUNCTIONS = 256, MAX_PLANS = 64, MAX_LOG = 1 << 20 };
@@ -182,16 +181,6 @@ API unsigned dlwrap_sim_waiting(const char *function) {
     return waiting;
 }
 
-/* The moment that is so many seconds from now. */
-static struct timespec deadline_in(double seconds) {
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    int64_t nanoseconds = at.tv_nsec + (int64_t)(seconds * 1e9);
-    at.tv_sec += nanoseconds / 1000000000;
-    at.tv_nsec = nanoseconds % 1000000000;
-    return at;
-}
-
 /* Wait until at least so many threads wait at the gate; 0 if that took too long. */
 API int dlwrap_sim_wait_until_paused(const char *function, unsigned threads, double seconds) {
     int index = function_index(function);
@@ -199,9 +188,8 @@ API int dlwrap_sim_wait_until_paused(const char *function, unsigned threads, dou
         return 0;
     struct timespec deadline = deadline_in(seconds);
     lock();
-    int timed_out = 0;
-    while (gates[index].waiting < threads && timed_out == 0)
-        timed_out = pthread_cond_timedwait(&sim.changed, &sim.lock, &deadline);
+    while (gates[index].waiting < threads && wait_for_change_until(&deadline))
+        continue;
     bool reached = gates[index].waiting >= threads;
     unlock();
     return reached;

@@ -86,6 +86,15 @@ static void release_streams(bool discard) {
     work_run();
 }
 
+/* Take what graphs and executables have, and by force also what the program holds; let destructors run. */
+static void release_graphs(bool by_force) {
+    graphs_forget();
+    executables_forget();
+    if (by_force)
+        user_objects_forget();
+    destructors_hold(false);
+}
+
 /* No context has an error any more. */
 static void clear_errors(void) {
     for (int device = 0; device < MAX_DEVICES; device++)
@@ -95,8 +104,8 @@ static void clear_errors(void) {
 }
 
 /* Back to a fresh driver, except that live handles and retained contexts stay what they are: libraries keep
- * events and primary contexts for as long as the process lives. Refused, without `force`, unless all is
- * clean. */
+ * events and primary contexts for as long as the process lives. Graphs and executables are emptied and can
+ * only be destroyed from then on. Refused, without `force`, unless all is clean. */
 API Result dlwrap_sim_reset(const Settings *settings, int force) {
     lock();
     if (!force && !is_clean()) {
@@ -104,6 +113,7 @@ API Result dlwrap_sim_reset(const Settings *settings, int force) {
         return ILLEGAL_STATE;
     }
     release_streams(force != 0);
+    release_graphs(force != 0);
     if (force)
         memory_forget_registrations();
     clear_errors();
@@ -214,6 +224,72 @@ API Result dlwrap_sim_capture_status(Handle *handle, int *status) {
         result = capture_status(stream, status);
     unlock();
     return result;
+}
+
+/* Submit a graph's operations to a stream without an executable; not logged. */
+API Result dlwrap_sim_launch_graph(Graph *graph, Handle *handle) {
+    Stream *stream;
+    lock();
+    Result result = graph_exists(graph) ? control_stream(handle, &stream) : INVALID_VALUE;
+    if (result == SUCCESS)
+        result = launch_once(graph, stream);
+    unlock();
+    return result;
+}
+
+/* Make an executable; not logged. */
+API Result dlwrap_sim_instantiate(Graph *graph, GraphExec **executable) {
+    lock();
+    Result result = executable_new(graph, executable);
+    unlock();
+    return result;
+}
+
+/* Launch an executable; not logged. */
+API Result dlwrap_sim_launch_exec(GraphExec *executable, Handle *handle) {
+    Stream *stream;
+    lock();
+    Result result = control_stream(handle, &stream);
+    if (result == SUCCESS)
+        result = executable_launch(executable, stream);
+    unlock();
+    return result;
+}
+
+/* Copy a graph; not logged. */
+API Result dlwrap_sim_clone_graph(Graph *graph, Graph **clone) {
+    lock();
+    Result result = graph_exists(graph) ? SUCCESS : INVALID_VALUE;
+    if (result == SUCCESS)
+        *clone = graph_clone(graph);
+    unlock();
+    return result;
+}
+
+/* Destroy a graph; not logged. */
+API Result dlwrap_sim_destroy_graph(Graph *graph) {
+    lock();
+    Result result = graph_discard(graph);
+    unlock();
+    return result;
+}
+
+/* Destroy an executable; not logged. */
+API Result dlwrap_sim_destroy_exec(GraphExec *executable) {
+    lock();
+    Result result = executable_destroy(executable);
+    unlock();
+    return result;
+}
+
+/* How many references to user objects the program holds itself. */
+API uint64_t dlwrap_sim_user_references(void) {
+    uint64_t held = 0;
+    lock();
+    for (const UserObject *object = sim.user_objects; object != NULL; object = object->next)
+        held += object->of_program;
+    unlock();
+    return held;
 }
 
 /* How the device names a host byte: page-locked memory may have another address there. */

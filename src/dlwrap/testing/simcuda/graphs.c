@@ -1,23 +1,12 @@
-/* Graphs: the captured operations in the order of their capture, and executables that submit them again. */
+/* Graphs: the captured operations in the order of their capture, and the references that they own. */
 #include "sim.h"
 
 #include <stdlib.h>
 
-struct Graph {
-    Graph *next;
-    Op *head;
-    Op *tail;
-    size_t count;
-};
-
-struct GraphExec {
-    GraphExec *next;
-    Op *head;
-};
-
 /* A graph without nodes. */
 Graph *graph_new(void) {
     Graph *graph = allocate(sizeof *graph);
+    graph->owned = references_new();
     graph->next = sim.graphs;
     sim.graphs = graph;
     return graph;
@@ -39,13 +28,29 @@ Op *graph_last_node(const Graph *graph) {
     return graph->tail;
 }
 
-/* Free a list of operations. */
-static void free_all(Op *op) {
-    while (op != NULL) {
-        Op *following = op->next;
-        op_free(op);
-        op = following;
-    }
+/* Add copies of all nodes of another graph. */
+static void append_copies(Graph *graph, const Graph *other) {
+    for (const Op *op = other->head; op != NULL; op = op->next)
+        graph_append(graph, op_copy(op));
+}
+
+/* The same graph again, with references of its own. */
+Graph *graph_clone(const Graph *graph) {
+    Graph *clone = graph_new();
+    append_copies(clone, graph);
+    references_drop(clone->owned);
+    clone->owned = references_copy(graph->owned);
+    return clone;
+}
+
+/* Drop the nodes and the references. */
+static void empty(Graph *graph) {
+    ops_free(graph->head);
+    references_drop(graph->owned);
+    graph->head = NULL;
+    graph->tail = NULL;
+    graph->count = 0;
+    graph->owned = NULL;
 }
 
 /* Free the graph; its executables stay. */
@@ -54,42 +59,85 @@ void graph_destroy(Graph *graph) {
     while (*link != graph)
         link = &(*link)->next;
     *link = graph->next;
-    free_all(graph->head);
+    empty(graph);
     free(graph);
 }
 
+/* The graph of that handle, also a forgotten one, or NULL. */
+static Graph *graph_known(const Graph *graph) {
+    Graph *known = sim.graphs;
+    while (known != NULL && known != graph)
+        known = known->next;
+    return known;
+}
+
 /* Whether the graph exists. */
-static bool graph_exists(const Graph *graph) {
-    for (const Graph *known = sim.graphs; known != NULL; known = known->next)
-        if (known == graph)
+bool graph_exists(const Graph *graph) {
+    const Graph *known = graph_known(graph);
+    return known != NULL && !known->forgotten;
+}
+
+/* Whether some stream still captures into the graph. */
+static bool under_capture(const Graph *graph) {
+    for (const Capture *capture = sim.captures; capture != NULL; capture = capture->next)
+        if (capture->graph == graph)
             return true;
     return false;
 }
 
-/* Where the list of executables points to this one; its end if there is none. */
-static GraphExec **executable_link(const GraphExec *executable) {
-    GraphExec **link = &sim.executables;
-    while (*link != NULL && *link != executable)
-        link = &(*link)->next;
-    return link;
+/* Destroy the program's graph: not one that is under capture, which is the capture's. */
+Result graph_discard(Graph *graph) {
+    if (graph_known(graph) == NULL || under_capture(graph))
+        return INVALID_VALUE;
+    graph_destroy(graph);
+    return SUCCESS;
 }
 
-/* Submit copies of the operations, one after another. */
-static Result submit_all(const Op *op, Stream *stream) {
-    Result result = SUCCESS;
-    for (; op != NULL && result == SUCCESS; op = op->next)
-        result = work_submit(stream, op_copy(op));
-    return result;
+/* Empty every graph. The handles stay, so that a library that keeps one never destroys another by it. */
+void graphs_forget(void) {
+    for (Graph *graph = sim.graphs; graph != NULL; graph = graph->next) {
+        empty(graph);
+        graph->forgotten = true;
+    }
+}
+
+/* Whether all these are nodes of the graph. */
+static bool are_nodes(const Graph *graph, Op *const *nodes, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const Op *op = graph->head;
+        while (op != NULL && op != nodes[i])
+            op = op->next;
+        if (op == NULL)
+            return false;
+    }
+    return true;
+}
+
+/* Make a graph without nodes. */
+API Result cuGraphCreate(Graph **graph, unsigned flags) {
+    Result result = enter("cuGraphCreate");
+    if (result != SUCCESS)
+        return result;
+    if (graph == NULL || flags != 0)
+        return leave(INVALID_VALUE);
+    *graph = graph_new();
+    return leave(SUCCESS);
 }
 
 /* Free a graph. */
 API Result cuGraphDestroy(Graph *graph) {
     Result result = enter("cuGraphDestroy");
+    return result == SUCCESS ? leave(graph_discard(graph)) : result;
+}
+
+/* Copy a graph. */
+API Result cuGraphClone(Graph **clone, Graph *graph) {
+    Result result = enter("cuGraphClone");
     if (result != SUCCESS)
         return result;
-    if (!graph_exists(graph))
+    if (clone == NULL || !graph_exists(graph))
         return leave(INVALID_VALUE);
-    graph_destroy(graph);
+    *clone = graph_clone(graph);
     return leave(SUCCESS);
 }
 
@@ -107,79 +155,30 @@ API Result cuGraphGetNodes(Graph *graph, Op **nodes, size_t *count) {
     return leave(SUCCESS);
 }
 
-/* Make an executable of a graph; the two are independent from then on. */
-static Result instantiate(const char *function, GraphExec **executable, const Graph *graph) {
-    Result result = enter(function);
+/* Add a node that does nothing. Nodes run in the order they were added, which keeps every dependency. */
+API Result cuGraphAddEmptyNode(Op **node, Graph *graph, Op *const *dependencies, size_t count) {
+    Result result = enter("cuGraphAddEmptyNode");
     if (result != SUCCESS)
         return result;
-    if (!graph_exists(graph))
+    if (node == NULL || !graph_exists(graph) || !are_nodes(graph, dependencies, count))
         return leave(INVALID_VALUE);
-    GraphExec *made = allocate(sizeof *made);
-    Op **link = &made->head;
-    for (const Op *op = graph->head; op != NULL; op = op->next) {
-        *link = op_copy(op);
-        link = &(*link)->next;
-    }
-    made->next = sim.executables;
-    sim.executables = made;
-    *executable = made;
+    graph_append(graph, op_new(OP_EMPTY));
+    *node = graph->tail;
     return leave(SUCCESS);
 }
 
-/* Make an executable of a graph. */
-API Result cuGraphInstantiateWithFlags(GraphExec **executable, Graph *graph, unsigned long long flags) {
-    (void)flags;
-    return instantiate("cuGraphInstantiate", executable, graph);
-}
-
-/* Likewise, in the form that had room for a diagnosis. */
-API Result cuGraphInstantiate_v2(GraphExec **executable, Graph *graph, void **node, char *text,
-                                 size_t length) {
-    if (node != NULL)
-        *node = NULL;
-    if (text != NULL && length > 0)
-        text[0] = '\0';
-    return instantiate("cuGraphInstantiate", executable, graph);
-}
-
-/* Submit the graph's operations to a stream. */
-API Result cuGraphLaunch(GraphExec *executable, Handle *handle) {
-    Result result = enter("cuGraphLaunch");
+/* Add the nodes of another graph, and one that owns what that graph owns. */
+API Result cuGraphAddChildGraphNode(Op **node, Graph *graph, Op *const *dependencies, size_t count,
+                                    Graph *child) {
+    Result result = enter("cuGraphAddChildGraphNode");
     if (result != SUCCESS)
         return result;
-    Stream *stream;
-    result = stream_named(handle, &stream);
-    if (result == SUCCESS && *executable_link(executable) == NULL)
-        result = INVALID_VALUE;
-    return leave(result == SUCCESS ? submit_all(executable->head, stream) : result);
-}
-
-/* Free an executable; launches that are queued still run. */
-API Result cuGraphExecDestroy(GraphExec *executable) {
-    Result result = enter("cuGraphExecDestroy");
-    if (result != SUCCESS)
-        return result;
-    GraphExec **link = executable_link(executable);
-    if (*link == NULL)
+    bool valid = node != NULL && graph != child && graph_exists(graph) && graph_exists(child);
+    if (!valid || !are_nodes(graph, dependencies, count))
         return leave(INVALID_VALUE);
-    *link = executable->next;
-    free_all(executable->head);
-    free(executable);
+    append_copies(graph, child);
+    graph_append(graph, op_new(OP_EMPTY));
+    graph->tail->owned = references_copy(child->owned);
+    *node = graph->tail;
     return leave(SUCCESS);
-}
-
-/* The per-thread-default-stream form: handle 0 is the calling thread's own stream. */
-API Result cuGraphLaunch_ptsz(GraphExec *executable, Handle *handle) {
-    return cuGraphLaunch(executable, per_thread(handle));
-}
-
-/* Submit a graph's operations to a stream without an executable. */
-API Result dlwrap_sim_launch_graph(Graph *graph, Handle *handle) {
-    Stream *stream;
-    lock();
-    Result result = graph_exists(graph) ? stream_named(handle, &stream) : INVALID_VALUE;
-    if (result == SUCCESS)
-        result = submit_all(graph->head, stream);
-    unlock();
-    return result;
 }

@@ -1,8 +1,8 @@
 /* The simulated CUDA driver: what its parts share.
  *
  * One mutex guards everything; nothing outside (a host function, Python, a user's memory) is called while it
- * is held. There is no GPU and no thread of the driver's own: work runs in whichever thread makes it
- * runnable.
+ * is held. There is no GPU: work runs in whichever thread makes it runnable. The one thread of the driver's
+ * own runs the destructors of user objects; it begins when one is due and ends when none is.
  */
 #ifndef DLWRAP_SIM_H
 #define DLWRAP_SIM_H
@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #define API __attribute__((visibility("default")))
 #define ALIAS(name) API __attribute__((alias(name)))
@@ -52,6 +53,7 @@ enum {
     CAPTURE_IMPLICIT = 906,
     CAPTURED_EVENT = 907,
     CAPTURE_WRONG_THREAD = 908,
+    GRAPH_UPDATE_FAILURE = 910,
 };
 
 enum { MODE_GLOBAL = 0, MODE_THREAD_LOCAL = 1, MODE_RELAXED = 2 };
@@ -69,6 +71,8 @@ typedef struct Record Record;
 typedef struct Capture Capture;
 typedef struct Graph Graph;
 typedef struct GraphExec GraphExec;
+typedef struct UserObject UserObject;
+typedef struct References References;
 typedef struct Range Range;
 typedef struct Op Op;
 
@@ -158,7 +162,7 @@ typedef struct Span {
     bool resolved; /* false: the device address named nothing */
 } Span;
 
-typedef enum OpKind { OP_READ, OP_FILL, OP_COPY, OP_RECORD, OP_WAIT, OP_CALL } OpKind;
+typedef enum OpKind { OP_READ, OP_FILL, OP_COPY, OP_RECORD, OP_WAIT, OP_CALL, OP_EMPTY } OpKind;
 
 struct Op {
     Op *next;
@@ -173,6 +177,43 @@ struct Op {
     void (*notify)(Handle *stream, Result status, void *argument);
     void *argument;
     unsigned char *staged;
+    References *owned; /* for as long as the operation exists */
+};
+
+struct UserObject {
+    UserObject *next;
+    void *pointer;
+    HostFunction destroy;
+    uint64_t references; /* everybody's */
+    uint64_t of_program; /* those that no graph and no executable owns */
+};
+
+typedef struct Reference {
+    struct Reference *next;
+    UserObject *object;
+    uint64_t count;
+} Reference;
+
+/* What a graph owns, or an executable together with its launches. */
+struct References {
+    unsigned users;
+    Reference *first;
+};
+
+struct Graph {
+    Graph *next;
+    Op *head;
+    Op *tail;
+    size_t count;
+    References *owned;
+    bool forgotten; /* by a reset: it can only be destroyed */
+};
+
+struct GraphExec {
+    GraphExec *next;
+    Op *head;
+    References *owned;
+    bool forgotten;
 };
 
 typedef enum RangeKind { REGISTERED, HOST_ALLOCATED, DEVICE_ALLOCATED } RangeKind;
@@ -201,6 +242,7 @@ typedef struct Sim {
     Capture *captures;
     Graph *graphs;
     GraphExec *executables;
+    UserObject *user_objects; /* those with references */
 } Sim;
 
 typedef struct Thread {
@@ -220,6 +262,8 @@ void lock(void);
 void unlock(void);
 void changed(void);
 void wait_for_change(void);
+bool wait_for_change_until(const struct timespec *deadline);
+struct timespec deadline_in(double seconds);
 _Noreturn void misuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void *allocate(size_t nbytes);
 
@@ -270,6 +314,7 @@ void memory_forget_registrations(void);
 Op *op_new(OpKind kind);
 Op *op_copy(const Op *op);
 void op_free(Op *op);
+void ops_free(Op *op);
 Record *record_new(void);
 Record *record_share(Record *record);
 void record_release(Record *record);
@@ -309,7 +354,34 @@ Result capture_status(const Stream *stream, int *status);
 Graph *graph_new(void);
 void graph_append(Graph *graph, Op *op);
 void graph_destroy(Graph *graph);
+bool graph_exists(const Graph *graph);
 Op *graph_last_node(const Graph *graph);
+Graph *graph_clone(const Graph *graph);
+Result graph_discard(Graph *graph);
+void graphs_forget(void);
+
+/* executables.c */
+Result executable_new(const Graph *graph, GraphExec **executable);
+Result executable_destroy(GraphExec *executable);
+Result executable_launch(const GraphExec *executable, Stream *stream);
+Result launch_once(const Graph *graph, Stream *stream);
+void executables_forget(void);
+
+/* references.c */
+References *references_new(void);
+References *references_share(References *references);
+References *references_copy(const References *references);
+void references_drop(References *references);
+void references_add(References *references, UserObject *object, uint64_t count);
+bool references_remove(References *references, UserObject *object, uint64_t count);
+bool user_object_exists(const UserObject *object);
+void user_object_release(UserObject *object, uint64_t count);
+void user_objects_forget(void);
+
+/* destructors.c */
+void destructor_new(void);
+void destructor_due(UserObject *object);
+void destructors_hold(bool held);
 
 /* entry.c */
 int function_index(const char *name);

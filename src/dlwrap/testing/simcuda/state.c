@@ -48,6 +48,21 @@ void wait_for_change(void) {
     pthread_cond_wait(&sim.changed, &sim.lock);
 }
 
+/* Likewise, up to a moment; false once that is past. */
+bool wait_for_change_until(const struct timespec *deadline) {
+    return pthread_cond_timedwait(&sim.changed, &sim.lock, deadline) == 0;
+}
+
+/* The moment that is so many seconds from now. */
+struct timespec deadline_in(double seconds) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    int64_t nanoseconds = at.tv_nsec + (int64_t)(seconds * 1e9);
+    at.tv_sec += nanoseconds / 1000000000;
+    at.tv_nsec = nanoseconds % 1000000000;
+    return at;
+}
+
 /* Say on stderr what the program did wrong, and abort. */
 void misuse(const char *format, ...) {
     char text[512];

@@ -24,14 +24,25 @@ Op *op_copy(const Op *op) {
     *copy = *op;
     copy->next = NULL;
     copy->staged = NULL;
+    references_share(copy->owned);
     return copy;
 }
 
 /* Forget an operation that ran or never will. */
 void op_free(Op *op) {
     record_release(op->record);
+    references_drop(op->owned);
     free(op->staged);
     free(op);
+}
+
+/* Forget a list of operations. */
+void ops_free(Op *op) {
+    while (op != NULL) {
+        Op *following = op->next;
+        op_free(op);
+        op = following;
+    }
 }
 
 /* A record that is not done yet. */
@@ -217,7 +228,7 @@ void work_enqueue(Stream *stream, Op *op) {
 
 /* Whether the operation is one that a waiting unregister holds up. */
 static bool is_launch(const Op *op) {
-    return op->kind != OP_RECORD && op->kind != OP_WAIT;
+    return op->kind != OP_RECORD && op->kind != OP_WAIT && op->kind != OP_EMPTY;
 }
 
 /* Wait, where so configured, until no thread waits in an unregister or a free. */
