@@ -383,3 +383,115 @@ def test_a_helper_reports_a_broken_capture_by_its_code(cuda, stream):
     with pytest.raises(SimulationError, match="end the capture: CUresult 901") as caught:
         cuda.end_capture(stream)
     assert caught.value.code == 901
+
+
+def graph_under_capture(stream):
+    return int(cu.cuStreamGetCaptureInfo(stream)[3])
+
+
+def test_the_graph_of_this_thread_s_default_stream_can_be_had(cuda, outcome, threads):
+    cuda.begin_capture(2)
+    info = cu.cuStreamGetCaptureInfo(2)
+    assert outcome(info) == "SUCCESS"
+    assert info[1] == cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+    elsewhere = threads.run(lambda: cu.cuStreamGetCaptureInfo(2))
+    assert elsewhere[1] == cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+    assert cuda.end_capture(2) == int(info[3]) > 0
+
+
+def test_asking_for_the_graph_of_the_legacy_stream_is_refused_without_harm_to_a_blocking_capture(cuda, outcome, stream):
+    cuda.begin_capture(stream)
+    for handle in (0, 1):
+        assert outcome(cu.cuStreamGetCaptureInfo(handle)) == "STREAM_CAPTURE_IMPLICIT"
+    assert cuda.capture_status(stream) == "active"
+    cuda.end_capture(stream)
+
+
+def test_the_legacy_stream_has_no_graph_beside_a_capture_that_is_not_blocking(cuda, outcome, other_stream):
+    cuda.begin_capture(other_stream)
+    info = cu.cuStreamGetCaptureInfo(0)
+    assert outcome(info) == "SUCCESS"
+    assert info[1] == cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+    cuda.end_capture(other_stream)
+
+
+def test_a_broken_capture_gives_its_status_and_no_graph(cuda, outcome, stream):
+    cuda.begin_capture(stream)
+    cu.cuStreamQuery(stream)
+    info = cu.cuStreamGetCaptureInfo(stream)
+    assert outcome(info) == "SUCCESS"
+    assert info[1] == cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_INVALIDATED
+    assert (int(info[2]), int(info[3])) == (0, 0)
+    cu.cuStreamEndCapture(stream)
+
+
+def test_a_stream_that_joined_shares_the_graph(cuda, calls, event):
+    cuda.begin_capture(calls.capturing)
+    calls.record_on_the_capturing_stream()
+    cu.cuStreamWaitEvent(calls.idle, calls.event, 0)
+    assert graph_under_capture(calls.idle) == graph_under_capture(calls.capturing)
+    cu.cuEventRecord(event, calls.idle)
+    cu.cuStreamWaitEvent(calls.capturing, event, 0)
+    cuda.end_capture(calls.capturing)
+
+
+@pytest.fixture
+def joined(cuda, calls, event):
+    """A stream that was taken into the capture and joined again; `event` was recorded on it."""
+    joined = cuda.create_stream()
+    cuda.begin_capture(calls.capturing)
+    calls.record_on_the_capturing_stream()
+    cu.cuStreamWaitEvent(joined, calls.event, 0)
+    cuda.launch(joined, calls.locked)
+    cu.cuEventRecord(event, joined)
+    cu.cuStreamWaitEvent(calls.capturing, event, 0)
+    return joined
+
+
+def test_a_joined_stream_may_be_destroyed_before_the_capture_ends(cuda, calls, joined):
+    cu.cuStreamDestroy(joined)
+    assert cuda.capture_status(calls.capturing) == "active"
+    assert cu.cuGraphGetNodes(cuda.end_capture(calls.capturing))[2] == 1
+
+
+def test_an_event_of_a_joined_and_destroyed_stream_can_still_be_waited_for(cuda, outcome, calls, event, joined):
+    cu.cuStreamDestroy(joined)
+    assert outcome(cu.cuStreamWaitEvent(calls.capturing, event, 0)) == "SUCCESS"
+    cuda.end_capture(calls.capturing)
+
+
+def test_destroying_a_stream_with_work_that_was_not_joined_breaks_the_capture(cuda, calls, joined):
+    cuda.launch(joined, calls.locked)
+    cu.cuStreamDestroy(joined)
+    assert cuda.capture_status(calls.capturing) == "invalidated"
+
+
+def update_dependencies(stream, nodes, flags=1):
+    """The call that names what the next captured node depends on."""
+    takes_edges = not hasattr(cu, "cuStreamUpdateCaptureDependencies_v2")
+    edges = (None,) if takes_edges else ()
+    return cu.cuStreamUpdateCaptureDependencies(stream, nodes, *edges, len(nodes), flags)
+
+
+def test_a_node_can_be_added_to_a_graph_under_capture(cuda, outcome, stream):
+    cuda.begin_capture(stream)
+    node = cu.cuGraphAddEmptyNode(graph_under_capture(stream), None, 0)[1]
+    assert outcome(update_dependencies(stream, [node])) == "SUCCESS"
+    assert cu.cuGraphGetNodes(cuda.end_capture(stream))[2] == 1
+
+
+def test_a_capture_depends_on_nodes_of_its_own_graph(cuda, outcome, stream):
+    foreign = cu.cuGraphAddEmptyNode(cu.cuGraphCreate(0)[1], None, 0)[1]
+    cuda.begin_capture(stream)
+    assert outcome(update_dependencies(stream, [foreign])) == "INVALID_VALUE"
+    assert outcome(update_dependencies(stream, [], flags=2)) == "INVALID_VALUE"
+    assert cuda.capture_status(stream) == "active"
+    cuda.end_capture(stream)
+
+
+def test_only_an_unbroken_capture_has_dependencies(cuda, outcome, stream):
+    assert outcome(update_dependencies(stream, [])) == "ILLEGAL_STATE"
+    cuda.begin_capture(stream)
+    cu.cuStreamQuery(stream)
+    assert outcome(update_dependencies(stream, [])) == "STREAM_CAPTURE_INVALIDATED"
+    cu.cuStreamEndCapture(stream)

@@ -1,6 +1,8 @@
 """Real libraries run on the simulated driver: cuda.core, numba-cuda, apache-tvm-ffi."""
 
 import ctypes
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -103,6 +105,77 @@ def test_cuda_core_streams_and_events_work(cuda):
     event.sync()
     stream.sync()
     assert event.is_done
+
+
+@pytest.fixture
+def core_stream(cuda):
+    """A cuda.core stream; its graph builders capture into it."""
+    cuda_core = pytest.importorskip("cuda.core")
+    device = cuda_core.Device(0)
+    device.set_current()
+    return device.create_stream()
+
+
+@pytest.fixture
+def built(cuda, core_stream, array):
+    """A built graph that sets every byte of the array to 7."""
+    builder = core_stream.create_graph_builder().begin_building()
+    cuda.launch(int(builder.stream.handle), array, write=7)
+    return builder.end_building()
+
+
+def assert_launch_fills(graph, stream, array):
+    array[...] = 0
+    graph.launch(stream)
+    assert array.tobytes() == bytes([7]) * array.nbytes
+
+
+def test_cuda_core_builds_and_launches_a_graph(cuda, core_stream, built, array):
+    graph = built.complete()
+    assert (array == 5).all()
+    graph.upload(core_stream)
+    assert_launch_fills(graph, core_stream, array)
+    graph.update(built)
+    assert_launch_fills(graph, core_stream, array)
+
+
+def test_cuda_core_splits_and_joins_a_graph(cuda, core_stream, array):
+    core_graph = pytest.importorskip("cuda.core.graph")
+    builder = core_stream.create_graph_builder().begin_building()
+    left, right = builder.split(2)
+    cuda.launch(int(right.stream.handle), array, write=7)
+    core_graph.GraphBuilder.join(left, right).end_building()
+    assert_launch_fills(builder.complete(), core_stream, array)
+
+
+def test_cuda_core_embeds_a_graph_in_another(core_stream, built, array):
+    outer = core_stream.create_graph_builder().begin_building()
+    outer.embed(built)
+    built.close()
+    graph = outer.end_building().complete()
+    outer.close()
+    assert_launch_fills(graph, core_stream, array)
+
+
+def test_cuda_core_keeps_a_callback_until_its_graph_has_ended(cuda, core_stream):
+    called = []
+
+    def callback():
+        called.append(1)
+
+    ended = weakref.ref(callback)
+    builder = core_stream.create_graph_builder().begin_building()
+    builder.callback(callback)
+    graph = builder.end_building().complete()
+    del callback
+    builder.close()
+    graph.launch(core_stream)
+    graph.close()
+    assert called == [1]
+    cuda.wait_for_destructors()
+    gc.collect()
+    assert ended() is None
+    assert cuda.user_objects_alive == 0
 
 
 def test_tvm_ffi_imports_a_dlpack_producer(array):

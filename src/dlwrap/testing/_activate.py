@@ -53,7 +53,8 @@ def simulated_cuda(**settings: Any) -> Iterator[SimulatedDriver]:
     Raises
     ------
     AssertionError
-        At the end, if work is pending or memory is registered. The driver is reset all the same.
+        At the end, if work is pending, memory is registered, or the program still holds references to user objects.
+        The driver is reset all the same.
     """
     driver = activate()
     driver.reset()

@@ -7,6 +7,8 @@
 
 #include <stdlib.h>
 
+enum { SET_DEPENDENCIES = 1 };
+
 /* The open capture of that number, or NULL. */
 Capture *capture_by_id(uint64_t id) {
     for (Capture *capture = sim.captures; capture != NULL; capture = capture->next)
@@ -101,6 +103,13 @@ void capture_join(Stream *stream, Capture *capture) {
     stream->unjoined = true;
 }
 
+/* Another stream of its capture waits for all that the stream did so far. */
+void capture_joined(uint64_t stream_id) {
+    for (Stream *stream = sim.streams; stream != NULL; stream = stream->next)
+        if (stream->id == stream_id)
+            stream->unjoined = false;
+}
+
 /* Begin a capture on the stream. */
 Result capture_begin(Stream *stream, int mode) {
     if (mode < MODE_GLOBAL || mode > MODE_RELAXED)
@@ -172,14 +181,16 @@ Result capture_end(Stream *stream, Graph **graph) {
     return result;
 }
 
-/* A stream that is destroyed breaks its capture, and ends it if it began there. */
+/* A stream that is destroyed leaves its capture: it ends one that began there, and breaks one that it was not
+ * joined to. */
 void capture_abandon(Stream *stream) {
     Capture *capture = stream->capture;
     if (capture == NULL)
         return;
-    capture_invalidate(capture);
     if (capture->origin == stream)
         graph_destroy(detach(capture));
+    else if (stream->unjoined)
+        capture_invalidate(capture);
     stream->capture = NULL;
 }
 
@@ -267,6 +278,32 @@ API Result cuStreamGetCaptureInfo_v3(Handle *handle, int *status, uint64_t *id, 
     return capture_info(handle, status, id, graph, nodes, count);
 }
 
+/* Say, or add, what the next node depends on. Nodes run in the order they were added, whatever is said. */
+static Result update_dependencies(Handle *handle, Op *const *nodes, size_t count, unsigned flags) {
+    Stream *stream;
+    Result result = enter_with("cuStreamUpdateCaptureDependencies", handle, &stream);
+    if (result != SUCCESS)
+        return result;
+    if (stream->capture == NULL)
+        return leave(ILLEGAL_STATE);
+    result = capture_check_submit(stream);
+    if (result == SUCCESS && (flags > SET_DEPENDENCIES || !graph_has(stream->capture->graph, nodes, count)))
+        result = INVALID_VALUE;
+    return leave(result);
+}
+
+/* The first form: the nodes. */
+API Result cuStreamUpdateCaptureDependencies(Handle *handle, Op *const *nodes, size_t count, unsigned flags) {
+    return update_dependencies(handle, nodes, count, flags);
+}
+
+/* The second form: also what the edges carry, which is nothing here. */
+API Result cuStreamUpdateCaptureDependencies_v2(Handle *handle, Op *const *nodes, const void *edges,
+                                                size_t count, unsigned flags) {
+    (void)edges;
+    return update_dependencies(handle, nodes, count, flags);
+}
+
 /* Set how strict captures are to the calling thread, and give back how strict they were. */
 API Result cuThreadExchangeStreamCaptureMode(int *mode) {
     Result result = enter("cuThreadExchangeStreamCaptureMode");
@@ -308,4 +345,14 @@ API Result cuStreamGetCaptureInfo_v2_ptsz(Handle *handle, int *status, uint64_t 
 API Result cuStreamGetCaptureInfo_v3_ptsz(Handle *handle, int *status, uint64_t *id, Graph **graph,
                                           Op ***nodes, const void **edges, size_t *count) {
     return cuStreamGetCaptureInfo_v3(per_thread(handle), status, id, graph, nodes, edges, count);
+}
+
+API Result cuStreamUpdateCaptureDependencies_ptsz(Handle *handle, Op *const *nodes, size_t count,
+                                                  unsigned flags) {
+    return cuStreamUpdateCaptureDependencies(per_thread(handle), nodes, count, flags);
+}
+
+API Result cuStreamUpdateCaptureDependencies_v2_ptsz(Handle *handle, Op *const *nodes, const void *edges,
+                                                     size_t count, unsigned flags) {
+    return cuStreamUpdateCaptureDependencies_v2(per_thread(handle), nodes, edges, count, flags);
 }

@@ -56,7 +56,7 @@ static void record_captured(Event *event, Stream *stream) {
     record_release(event->record);
     event->record = NULL;
     event->capture_id = stream->capture->id;
-    event->captured_from = stream;
+    event->captured_from = stream->id;
 }
 
 /* Put a record on the stream's queue. */
@@ -170,8 +170,8 @@ static Result wait_in_capture(Stream *stream, const Event *event) {
         capture_invalidate(stream->capture);
         return other ? CAPTURE_MERGE : CAPTURE_ISOLATION;
     }
-    if (event->captured_from != stream)
-        event->captured_from->unjoined = false;
+    if (event->captured_from != stream->id)
+        capture_joined(event->captured_from);
     return SUCCESS;
 }
 

@@ -32,12 +32,19 @@ static bool executable_exists(const GraphExec *executable) {
     return known != NULL && !known->forgotten;
 }
 
-/* Copies of the operations. */
-static Op *copy_all(const Op *op) {
-    Op *head = NULL;
-    for (Op **link = &head; op != NULL; op = op->next, link = &(*link)->next)
-        *link = op_copy(op);
-    return head;
+/* Add copies of all operations of the graph and those it embeds, in their order, and references to all they
+ * own. Gives the end of the list. */
+static Op **add_graph(Op **end, References *owned, const Graph *graph) {
+    references_add_all(owned, graph->owned);
+    for (const Op *op = graph->head; op != NULL; op = op->next) {
+        if (op->kind == OP_CHILD) {
+            end = add_graph(end, owned, op->child);
+        } else {
+            *end = op_copy(op);
+            end = &(*end)->next;
+        }
+    }
+    return end;
 }
 
 /* Make an executable of a graph; the two are independent from then on. */
@@ -45,8 +52,8 @@ Result executable_new(const Graph *graph, GraphExec **executable) {
     if (executable == NULL || !graph_exists(graph))
         return INVALID_VALUE;
     GraphExec *made = allocate(sizeof *made);
-    made->head = copy_all(graph->head);
-    made->owned = references_copy(graph->owned);
+    made->owned = references_new();
+    add_graph(&made->head, made->owned, graph);
     made->next = sim.executables;
     sim.executables = made;
     *executable = made;
@@ -80,19 +87,27 @@ void executables_forget(void) {
     }
 }
 
-/* Submit copies of the operations, one after another; the last thing that a launch does is to drop its
- * references. Takes one use of them. */
-static Result launch(const Op *op, References *owned, Stream *stream) {
-    Op *copies = copy_all(op);
+/* Copies of the operations; what is owned is kept until the last of them is gone. */
+static Op *launch_list(const GraphExec *executable) {
+    Op *copies = NULL;
     Op **end = &copies;
-    while (*end != NULL)
-        end = &(*end)->next;
-    if (owned->first != NULL) {
+    for (const Op *op = executable->head; op != NULL; op = op->next, end = &(*end)->next)
+        *end = op_copy(op);
+    if (executable->owned->first != NULL) {
         *end = op_new(OP_EMPTY);
-        (*end)->owned = owned;
-    } else {
-        references_drop(owned);
+        (*end)->owned = references_share(executable->owned);
     }
+    return copies;
+}
+
+/* Launch an executable: submit copies of its operations, or one node that embeds them while the stream
+ * captures. Another thread may destroy the executable or the stream while a host function among them runs. */
+Result executable_launch(const GraphExec *executable, Stream *stream) {
+    if (!executable_exists(executable))
+        return INVALID_VALUE;
+    if (stream->capture != NULL)
+        return work_submit(stream, graph_node(executable->head, executable->owned));
+    Op *copies = launch_list(executable);
     Result result = SUCCESS;
     stream->users++;
     while (copies != NULL && result == SUCCESS) {
@@ -106,16 +121,15 @@ static Result launch(const Op *op, References *owned, Stream *stream) {
     return result;
 }
 
-/* Launch an executable. */
-Result executable_launch(const GraphExec *executable, Stream *stream) {
-    if (!executable_exists(executable))
-        return INVALID_VALUE;
-    return launch(executable->head, references_share(executable->owned), stream);
-}
-
-/* Launch a graph as if by an executable that is destroyed at once. */
+/* Launch a graph by an executable that is destroyed at once. */
 Result launch_once(const Graph *graph, Stream *stream) {
-    return launch(graph->head, references_copy(graph->owned), stream);
+    GraphExec *executable;
+    Result result = executable_new(graph, &executable);
+    if (result != SUCCESS)
+        return result;
+    result = executable_launch(executable, stream);
+    executable_destroy(executable);
+    return result;
 }
 
 /* Make an executable of a graph. */
@@ -178,18 +192,26 @@ API Result cuGraphExecDestroy(GraphExec *executable) {
     return result == SUCCESS ? leave(executable_destroy(executable)) : result;
 }
 
-/* Why the executable cannot do what the graph does, with the graph's first node that it has no place for. */
-static int difference(const GraphExec *executable, const Graph *graph, Op **node) {
+/* Why the one executable cannot take the place of the other. */
+static int difference(const GraphExec *executable, const GraphExec *other) {
     const Op *ours = executable->head;
-    Op *theirs = graph->head;
+    const Op *theirs = other->head;
     while (ours != NULL && theirs != NULL && ours->kind == theirs->kind) {
         ours = ours->next;
         theirs = theirs->next;
     }
-    *node = theirs;
     if (ours == NULL && theirs == NULL)
         return UPDATED;
     return ours != NULL && theirs != NULL ? NODE_TYPE_CHANGED : TOPOLOGY_CHANGED;
+}
+
+/* Let each do and own what the other does and owns. */
+static void exchange(GraphExec *one, GraphExec *other) {
+    const GraphExec before = *one;
+    one->head = other->head;
+    one->owned = other->owned;
+    other->head = before.head;
+    other->owned = before.owned;
 }
 
 /* Let the executable do, and own, what the graph does and owns; earlier launches keep what they have. */
@@ -197,16 +219,14 @@ API Result cuGraphExecUpdate_v2(GraphExec *executable, Graph *graph, UpdateResul
     Result result = enter("cuGraphExecUpdate");
     if (result != SUCCESS)
         return result;
-    if (answer == NULL || !executable_exists(executable) || !graph_exists(graph))
+    GraphExec *other;
+    if (answer == NULL || !executable_exists(executable) || executable_new(graph, &other) != SUCCESS)
         return leave(INVALID_VALUE);
-    *answer = (UpdateResult){0};
-    answer->result = difference(executable, graph, &answer->node);
-    if (answer->result != UPDATED)
-        return leave(GRAPH_UPDATE_FAILURE);
-    empty(executable);
-    executable->head = copy_all(graph->head);
-    executable->owned = references_copy(graph->owned);
-    return leave(SUCCESS);
+    *answer = (UpdateResult){.result = difference(executable, other)};
+    if (answer->result == UPDATED)
+        exchange(executable, other);
+    executable_destroy(other);
+    return leave(answer->result == UPDATED ? SUCCESS : GRAPH_UPDATE_FAILURE);
 }
 
 /* The first form: the node and the result apart. */

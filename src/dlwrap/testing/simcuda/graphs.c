@@ -28,19 +28,26 @@ Op *graph_last_node(const Graph *graph) {
     return graph->tail;
 }
 
-/* Add copies of all nodes of another graph. */
-static void append_copies(Graph *graph, const Graph *other) {
-    for (const Op *op = other->head; op != NULL; op = op->next)
+/* A graph of copies of these operations, with references of its own. */
+static Graph *graph_of(const Op *op, const References *owned) {
+    Graph *graph = graph_new();
+    for (; op != NULL; op = op->next)
         graph_append(graph, op_copy(op));
+    references_add_all(graph->owned, owned);
+    return graph;
 }
 
 /* The same graph again, with references of its own. */
 Graph *graph_clone(const Graph *graph) {
-    Graph *clone = graph_new();
-    append_copies(clone, graph);
-    references_drop(clone->owned);
-    clone->owned = references_copy(graph->owned);
-    return clone;
+    return graph_of(graph->head, graph->owned);
+}
+
+/* A node that embeds a graph of copies of these operations, with references of its own. */
+Op *graph_node(const Op *op, const References *owned) {
+    Op *node = op_new(OP_CHILD);
+    node->child = graph_of(op, owned);
+    node->child->embedded = true;
+    return node;
 }
 
 /* Drop the nodes and the references. */
@@ -85,9 +92,9 @@ static bool under_capture(const Graph *graph) {
     return false;
 }
 
-/* Destroy the program's graph: not one that is under capture, which is the capture's. */
+/* Destroy the program's graph: not one that belongs to a capture or to a node. */
 Result graph_discard(Graph *graph) {
-    if (graph_known(graph) == NULL || under_capture(graph))
+    if (graph_known(graph) == NULL || graph->embedded || under_capture(graph))
         return INVALID_VALUE;
     graph_destroy(graph);
     return SUCCESS;
@@ -96,13 +103,15 @@ Result graph_discard(Graph *graph) {
 /* Empty every graph. The handles stay, so that a library that keeps one never destroys another by it. */
 void graphs_forget(void) {
     for (Graph *graph = sim.graphs; graph != NULL; graph = graph->next) {
+        if (graph->embedded)
+            continue;
         empty(graph);
         graph->forgotten = true;
     }
 }
 
 /* Whether all these are nodes of the graph. */
-static bool are_nodes(const Graph *graph, Op *const *nodes, size_t count) {
+bool graph_has(const Graph *graph, Op *const *nodes, size_t count) {
     for (size_t i = 0; i < count; i++) {
         const Op *op = graph->head;
         while (op != NULL && op != nodes[i])
@@ -160,25 +169,37 @@ API Result cuGraphAddEmptyNode(Op **node, Graph *graph, Op *const *dependencies,
     Result result = enter("cuGraphAddEmptyNode");
     if (result != SUCCESS)
         return result;
-    if (node == NULL || !graph_exists(graph) || !are_nodes(graph, dependencies, count))
+    if (node == NULL || !graph_exists(graph) || !graph_has(graph, dependencies, count))
         return leave(INVALID_VALUE);
     graph_append(graph, op_new(OP_EMPTY));
     *node = graph->tail;
     return leave(SUCCESS);
 }
 
-/* Add the nodes of another graph, and one that owns what that graph owns. */
+/* Add a node that embeds a copy of another graph. */
 API Result cuGraphAddChildGraphNode(Op **node, Graph *graph, Op *const *dependencies, size_t count,
                                     Graph *child) {
     Result result = enter("cuGraphAddChildGraphNode");
     if (result != SUCCESS)
         return result;
     bool valid = node != NULL && graph != child && graph_exists(graph) && graph_exists(child);
-    if (!valid || !are_nodes(graph, dependencies, count))
+    if (!valid || !graph_has(graph, dependencies, count))
         return leave(INVALID_VALUE);
-    append_copies(graph, child);
-    graph_append(graph, op_new(OP_EMPTY));
-    graph->tail->owned = references_copy(child->owned);
+    graph_append(graph, graph_node(child->head, child->owned));
     *node = graph->tail;
+    return leave(SUCCESS);
+}
+
+/* The graph that a node embeds, which stays the node's. */
+API Result cuGraphChildGraphNodeGetGraph(Op *node, Graph **child) {
+    Result result = enter("cuGraphChildGraphNodeGetGraph");
+    if (result != SUCCESS)
+        return result;
+    bool known = false;
+    for (const Graph *graph = sim.graphs; graph != NULL && !known; graph = graph->next)
+        known = graph_has(graph, &node, 1);
+    if (!known || node->kind != OP_CHILD || child == NULL)
+        return leave(INVALID_VALUE);
+    *child = node->child;
     return leave(SUCCESS);
 }

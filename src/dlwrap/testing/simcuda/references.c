@@ -40,14 +40,6 @@ References *references_share(References *references) {
     return references;
 }
 
-/* References of its own to the same objects, as many to each. */
-References *references_copy(const References *references) {
-    References *copy = references_new();
-    for (const Reference *each = references->first; each != NULL; each = each->next)
-        references_add(copy, each->object, each->count);
-    return copy;
-}
-
 /* One user less; the last one drops the references. */
 void references_drop(References *references) {
     if (references == NULL || --references->users > 0)
@@ -78,6 +70,12 @@ void references_add(References *references, UserObject *object, uint64_t count) 
     }
     (*link)->count += count;
     object->references += count;
+}
+
+/* Add new references to the objects that the others are to, as many to each. */
+void references_add_all(References *references, const References *others) {
+    for (const Reference *each = others->first; each != NULL; each = each->next)
+        references_add(references, each->object, each->count);
 }
 
 /* Drop references to an object, unless there are not so many. */

@@ -139,8 +139,8 @@ struct Event {
     Context *context;
     unsigned flags;
     Record *record;
-    uint64_t capture_id; /* of the capture it was last recorded in, or 0 */
-    Stream *captured_from;
+    uint64_t capture_id;    /* of the capture it was last recorded in, or 0 */
+    uint64_t captured_from; /* the stream's number: it may be destroyed by now */
 };
 
 struct Capture {
@@ -162,7 +162,7 @@ typedef struct Span {
     bool resolved; /* false: the device address named nothing */
 } Span;
 
-typedef enum OpKind { OP_READ, OP_FILL, OP_COPY, OP_RECORD, OP_WAIT, OP_CALL, OP_EMPTY } OpKind;
+typedef enum OpKind { OP_READ, OP_FILL, OP_COPY, OP_RECORD, OP_WAIT, OP_CALL, OP_EMPTY, OP_CHILD } OpKind;
 
 struct Op {
     Op *next;
@@ -177,7 +177,8 @@ struct Op {
     void (*notify)(Handle *stream, Result status, void *argument);
     void *argument;
     unsigned char *staged;
-    References *owned; /* for as long as the operation exists */
+    Graph *child;      /* the node's own */
+    References *owned; /* by the launch that ends with this */
 };
 
 struct UserObject {
@@ -206,6 +207,7 @@ struct Graph {
     Op *tail;
     size_t count;
     References *owned;
+    bool embedded;  /* in a node of another graph, which ends with it */
     bool forgotten; /* by a reset: it can only be destroyed */
 };
 
@@ -345,6 +347,7 @@ Result capture_check_context(const Context *context);
 void capture_invalidate(Capture *capture);
 Capture *capture_by_id(uint64_t id);
 void capture_join(Stream *stream, Capture *capture);
+void capture_joined(uint64_t stream_id);
 void capture_abandon(Stream *stream);
 Result capture_begin(Stream *stream, int mode);
 Result capture_end(Stream *stream, Graph **graph);
@@ -355,8 +358,10 @@ Graph *graph_new(void);
 void graph_append(Graph *graph, Op *op);
 void graph_destroy(Graph *graph);
 bool graph_exists(const Graph *graph);
+bool graph_has(const Graph *graph, Op *const *nodes, size_t count);
 Op *graph_last_node(const Graph *graph);
 Graph *graph_clone(const Graph *graph);
+Op *graph_node(const Op *op, const References *owned);
 Result graph_discard(Graph *graph);
 void graphs_forget(void);
 
@@ -370,9 +375,9 @@ void executables_forget(void);
 /* references.c */
 References *references_new(void);
 References *references_share(References *references);
-References *references_copy(const References *references);
 void references_drop(References *references);
 void references_add(References *references, UserObject *object, uint64_t count);
+void references_add_all(References *references, const References *others);
 bool references_remove(References *references, UserObject *object, uint64_t count);
 bool user_object_exists(const UserObject *object);
 void user_object_release(UserObject *object, uint64_t count);

@@ -25,6 +25,10 @@ Op *op_copy(const Op *op) {
     copy->next = NULL;
     copy->staged = NULL;
     references_share(copy->owned);
+    if (op->child != NULL) {
+        copy->child = graph_clone(op->child);
+        copy->child->embedded = true;
+    }
     return copy;
 }
 
@@ -32,6 +36,8 @@ Op *op_copy(const Op *op) {
 void op_free(Op *op) {
     record_release(op->record);
     references_drop(op->owned);
+    if (op->child != NULL)
+        graph_destroy(op->child);
     free(op->staged);
     free(op);
 }
@@ -228,7 +234,7 @@ void work_enqueue(Stream *stream, Op *op) {
 
 /* Whether the operation is one that a waiting unregister holds up. */
 static bool is_launch(const Op *op) {
-    return op->kind != OP_RECORD && op->kind != OP_WAIT && op->kind != OP_EMPTY;
+    return op->kind != OP_RECORD && op->kind != OP_WAIT && op->kind != OP_EMPTY && op->kind != OP_CHILD;
 }
 
 /* Wait, where so configured, until no thread waits in an unregister or a free. */
