@@ -12,12 +12,13 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from machine import describe_machine  # noqa: E402 -- a module of the tests, found by the line above
+# Modules of the tests, found by the line above.
+from junit import count, read_tests  # noqa: E402
+from machine import describe_machine  # noqa: E402
 
 
 def main() -> int:
@@ -34,33 +35,6 @@ def main() -> int:
     (arguments.out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     (arguments.out / "results.md").write_text(as_markdown(results))
     return status
-
-
-def read_tests(report: Path) -> list[dict[str, Any]]:
-    """Read pytest's JUnit report; empty if pytest did not get that far."""
-    if not report.exists():
-        return []
-    return [read_test(case) for case in ElementTree.parse(report).iter("testcase")]
-
-
-def read_test(case: ElementTree.Element) -> dict[str, Any]:
-    test: dict[str, Any] = {
-        "id": f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}",
-        "outcome": "passed",
-        "seconds": round(float(case.get("time", 0)), 3),
-    }
-    for tag, outcome in (("skipped", "skipped"), ("failure", "failed"), ("error", "error")):
-        element = case.find(tag)
-        if element is not None:
-            test["outcome"] = outcome
-            test["message"] = (element.get("message") or "").strip()
-    facts = [item.get("value") for item in case.iter("property") if item.get("name") == "fact"]
-    return {**test, "facts": facts} if facts else test
-
-
-def count(tests: list[dict[str, Any]]) -> dict[str, int]:
-    outcomes = [test["outcome"] for test in tests]
-    return {outcome: outcomes.count(outcome) for outcome in ("passed", "failed", "error", "skipped")}
 
 
 def facts_of(tests: list[dict[str, Any]]) -> list[str]:

@@ -5,6 +5,7 @@ A fact that the design needs is asserted. One that was never settled is measured
 
 from __future__ import annotations
 
+import textwrap
 import threading
 
 import _cuda
@@ -352,3 +353,63 @@ def test_copy_across_two_registrations_is_refused():
         inside = code("cuMemcpyHtoD", device, _cuda.address(array), 2048)
     call("cuMemFree", device)
     assert (crossing, inside) == (INVALID_VALUE, 0)
+
+
+# ---- captured graphs; in programs of their own, because a driver that does not refuse may end them ----
+
+GRAPH_PROLOGUE = """
+    import ctypes
+    import _cuda
+    _cuda.call("cuInit", 0)
+    _cuda.call("cuCtxSetCurrent", _cuda.primary_context())
+    stream, joined = _cuda.create_stream(), _cuda.create_stream()
+    event = _cuda.call("cuEventCreate", 0)
+    def begin():
+        _cuda.call("cuStreamBeginCapture", stream, _cuda.capture_mode("relaxed"))
+    def end():
+        result, graph = _cuda.bindings().cuStreamEndCapture(stream)
+        return int(result)
+"""
+
+QUESTIONS = {
+    "cuGraphReleaseUserObject of more references than the graph has": """
+        destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _argument: None)
+        address = ctypes.cast(destructor, ctypes.c_void_p).value
+        user_object = _cuda.call("cuUserObjectCreate", 0, _cuda.bindings().CUhostFn(address), 1, 1)
+        graph = _cuda.call("cuGraphCreate", 0)
+        _cuda.call("cuGraphRetainUserObject", graph, user_object, 1, 0)
+        print("result", _cuda.code("cuGraphReleaseUserObject", graph, user_object, 2))
+    """,
+    "cuGraphDestroy of the graph of an open capture": """
+        begin()
+        graph = _cuda.call("cuStreamGetCaptureInfo", stream)[2]
+        print("result", _cuda.code("cuGraphDestroy", graph), "and the capture ends with", end())
+    """,
+    "destroying a stream that has joined a capture back": """
+        begin()
+        _cuda.call("cuEventRecord", event, stream)
+        _cuda.call("cuStreamWaitEvent", joined, event, 0)
+        _cuda.call("cuEventRecord", event, joined)
+        _cuda.call("cuStreamWaitEvent", stream, event, 0)
+        print("result", _cuda.code("cuStreamDestroy", joined), "and the capture ends with", end())
+    """,
+    "destroying a stream that has not joined its capture back": """
+        begin()
+        _cuda.call("cuEventRecord", event, stream)
+        _cuda.call("cuStreamWaitEvent", joined, event, 0)
+        print("result", _cuda.code("cuStreamDestroy", joined), "and the capture ends with", end())
+    """,
+    "cuStreamIsCapturing and cuStreamGetCaptureInfo of the legacy stream beside a capture of a blocking one": """
+        stream = _cuda.create_stream(_cuda.BLOCKING)
+        begin()
+        asked = [_cuda.code(name, 1) for name in ("cuStreamIsCapturing", "cuStreamGetCaptureInfo")]
+        print("results", asked, "and the capture ends with", end())
+    """,
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_what_the_driver_answers_about_graphs(fact, question):
+    done = start_script(textwrap.dedent(GRAPH_PROLOGUE) + textwrap.dedent(QUESTIONS[question]))
+    answer = done.stdout.strip() or (done.stderr.strip().splitlines() or ["nothing"])[-1]
+    fact(f"{question}: {answer}" + (f", and the program ends with {done.returncode}" if done.returncode else ""))
