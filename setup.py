@@ -8,7 +8,14 @@ from setuptools import Extension, setup
 
 free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 abi3 = not free_threaded
+# For coverage and sanitizers (.ci/run, .ci/sanitize); an instrumented library needs the sanitizer's runtime preloaded.
+sanitizers = {
+    "thread": ["-fsanitize=thread"],
+    "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+}
+sanitize = os.environ.get("DLWRAP_SANITIZE")
 extra = os.environ.get("DLWRAP_CFLAGS", "").split()
+extra += [*sanitizers[sanitize], "-O1", "-g", "-fno-omit-frame-pointer"] if sanitize else []
 warnings = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Wshadow", "-fvisibility=hidden"]
 
 native = Extension(

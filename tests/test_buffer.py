@@ -561,13 +561,12 @@ def test_synchronize_beside_a_capture_of_another_stream_works_and_is_harmless(de
     device.destroy_stream(stream)
 
 
-def test_synchronize_of_the_legacy_stream_beside_a_capture_that_it_would_break_is_an_error(device):
+def test_synchronize_of_the_legacy_stream_beside_the_capture_of_a_blocking_stream_is_harmless(device):
     stream = device.create_stream(blocking=True)
     buffer = dlwrap.wrap(np.zeros(3))
     buffer.record_stream(1)
     device.begin_capture(stream)
-    with pytest.raises(RuntimeError, match="cannot wait for stream 0x1: it is being captured"):
-        buffer.synchronize()
+    buffer.synchronize()
     assert device.capture_status(stream) == "active"
     device.end_capture(stream)
     device.destroy_stream(stream)
@@ -582,22 +581,27 @@ def failure_of(call):
     return None
 
 
+def break_waits(cuda):
+    """Let neither the next event nor the device after it tell whether the GPU is done."""
+    cuda.fail("cuEventQuery", 719)
+    cuda.fail("cuMemHostRegister", 719)
+
+
 def test_synchronize_tells_that_the_gpu_failed(pageable):
     buffer = dlwrap.wrap(np.zeros(3))
     buffer.record_stream(1)
-    pageable.fail("cuEventQuery", 719)
+    break_waits(pageable)
     error = failure_of(buffer.synchronize)
     buffer.close(SECONDS)
     assert isinstance(error, dlwrap.DLWrapError)
     assert "memory is kept" not in str(error)  # nothing was to be released
 
 
-@pytest.mark.parametrize("function", ["cuStreamIsCapturing", "cuEventQuery"])
 @pytest.mark.parametrize("arguments", [{"dl_device": CPU}, {"copy": True}])
-def test_an_export_that_cannot_wait_for_the_gpu_is_a_buffer_error(pageable, function, arguments):
+def test_an_export_that_cannot_wait_for_the_gpu_is_a_buffer_error(pageable, arguments):
     buffer = dlwrap.wrap(np.zeros(3))
     buffer.record_stream(1)
-    pageable.fail(function, 719)
+    break_waits(pageable)
     error = failure_of(lambda: buffer.__dlpack__(**arguments))
     buffer.close(SECONDS)  # there are no exports
     assert isinstance(error, BufferError)

@@ -14,6 +14,7 @@ import pytest
 
 import dlwrap
 from patience import SECONDS
+from stream_objects import OwnedStream
 
 A_MOMENT = 0.1  # seconds in which what must not end would end
 
@@ -340,9 +341,9 @@ def test_a_view_of_a_buffer_that_was_never_exported_waits_for_nothing(cuda, view
 
 
 def test_a_view_is_refused_while_a_recorded_stream_captures(cuda, view):
+    stream = cuda.create_stream()
     buffer = dlwrap.wrap(cuda.host_array(64))
-    buffer.record_stream(1)
-    stream = cuda.create_stream()  # a blocking one, whose capture the legacy stream must leave alone
+    buffer.record_stream(OwnedStream(stream))
     cuda.begin_capture(stream)
     with pytest.raises(BufferError, match="it is being captured; call again after the capture ends"):
         view(buffer)

@@ -564,17 +564,18 @@ def recorded(monkeypatch):
         streams.append(stream)
         return record(is_capturing, event_record, stream, event)
 
-    monkeypatch.setattr(_driver, "_native", type("Spied", (), {"record": staticmethod(spy)}))
+    monkeypatch.setattr(_driver._native, "record", spy)
     return streams
 
 
-def test_the_legacy_stream_is_recorded_by_its_own_number(device, recorded):
-    # Not 0: a driver function in its per-thread form would take that for the thread's own stream.
+def test_the_legacy_stream_itself_is_recorded_by_nobody(device, recorded):
+    # It would break the capture of a blocking stream that begins at that moment.
     buffer = dlwrap.wrap(np.zeros(3))
     capsule = buffer.__dlpack__(stream=1)
     del capsule
     buffer.close()
-    assert recorded == [1]
+    assert recorded == [_driver._after_legacy[0][1]]
+    assert checked(driver.cuStreamGetFlags(recorded[0])) == 0  # a blocking stream
 
 
 def test_the_per_thread_stream_is_recorded_by_nobody(device, recorded):

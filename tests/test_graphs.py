@@ -15,25 +15,9 @@ from capsules import take
 from cuda_calls import checked
 from dlwrap import _driver, _lifetime
 from patience import SECONDS, eventually, settle
+from stream_objects import OwnedStream, UnknownStream
 
 MODES = ("global", "thread_local", "relaxed")
-
-
-class OwnedStream:
-    """Poses as a CuPy stream: holding it keeps the handle alive."""
-
-    def __init__(self, handle):
-        self.ptr = handle
-
-    def __cuda_stream__(self):
-        return (0, self.ptr)
-
-
-OwnedStream.__module__, OwnedStream.__qualname__ = "cupy.cuda.stream", "Stream"
-
-
-class UnknownStream(OwnedStream):
-    """Tells its handle, and may destroy it at any time."""
 
 
 class Subject:

@@ -30,13 +30,19 @@ def wait_for_device(device: int) -> None:
     CudaError
         Nothing is known about the device's work.
     """
-    page = _pages.pop() if _pages else _allocate_page()
-    pointer = int(page.__array_interface__["data"][0])
-    with _driver.primary_context(device):
-        _driver.register(pointer, page.nbytes)
+    if not _pages:
+        _pages.append(_allocate_page())
+    pointer, nbytes = int(_pages[0].__array_interface__["data"][0]), _pages[0].nbytes
+    _driver.use_primary_context(device)
+    try:
+        _driver.register(pointer, nbytes)
+    except CudaError as error:
+        if error.code != _driver.HOST_MEMORY_ALREADY_REGISTERED:
+            raise
+        # A wait that failed left it so, perhaps for another device.
         _driver.unregister(pointer)
-    # Not reached when a call failed: a page that may still be registered is never used again.
-    _pages.append(page)
+        _driver.register(pointer, nbytes)
+    _driver.unregister(pointer)
 
 
 def _allocate_page() -> Page:

@@ -5,7 +5,8 @@ Everything is validated before anything is page-locked or lent, and a failure le
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 import numpy as np
 
@@ -91,12 +92,9 @@ def wrap(
             "cannot export read-only mapped memory with readonly=False: a write by the GPU would fault; "
             "map it writable (numpy.memmap mode 'c'), or leave readonly=None"
         )
-    return HostWrappedBuffer(
-        layout,
-        *_lend(layout, device, memory, extent),
-        device_wide=wait == "device",
-        readonly=layout.readonly if readonly is None else readonly,
-    )
+    readonly = layout.readonly if readonly is None else readonly
+    loan = _lend(layout, device, memory, extent, device_wide=wait == "device", readonly=readonly)
+    return HostWrappedBuffer(layout, loan)
 
 
 def pin(obj: object, *, device: int | None = None, extent: Literal["owner", "view"] = "owner") -> Pin:
@@ -126,7 +124,7 @@ def pin(obj: object, *, device: int | None = None, extent: Literal["owner", "vie
     """
     _check_choice("extent", extent, ("owner", "view"))
     layout = describe(obj)
-    return Pin(layout, *_lend(layout, device, "auto", extent))
+    return Pin(_lend(layout, device, "auto", extent, device_wide=False, readonly=True))
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -134,36 +132,46 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
-def _lend(layout: HostLayout, device: object, memory: str, extent: str) -> tuple[Lease, Memory]:
-    """Make a lease on the layout's memory, page-locked where that is the kind."""
+@dataclass(frozen=True, slots=True)
+class _Loan:
+    """A lease and its first holder: when that is collected, the lifetime manager takes the memory back."""
+
+    exporter: Exporter
+    lease: Lease
+    memory: Memory
+    readonly: bool
+
+
+def _lend(layout: HostLayout, device: object, memory: str, extent: str, *, device_wide: bool, readonly: bool) -> _Loan:
+    """Lend the layout's memory, page-locked where that is the kind."""
     lifetime = manager()
     lifetime.check_usable("wrap")
     ordinal = choose_device(device)
     kind = choose_memory(memory, ordinal)
     lifetime.start()
-    locked = kind == "pinned" and layout.nbytes > 0
-    registration = lifetime.pins.acquire(layout, ordinal, extent) if locked else None
-    return Lease(ordinal, layout.hold, registration), kind
-
-
-def _export_from(lease: Lease, layout: HostLayout, *, readonly: bool) -> Exporter:
-    """Make the lease's first holder; on failure the lease is given back."""
-    lifetime = manager()
-    key = lifetime.lend(lease)
+    lease = Lease(ordinal, layout.hold, device_wide=device_wide)
     try:
-        return Exporter(
-            key,
-            lease.device_pointer(layout.pointer),
-            layout.pointer,
-            lease.device,
-            (layout.dtype.code, layout.dtype.bits, layout.dtype.lanes),
-            layout.shape,
-            layout.strides,
-            readonly,
-        )
+        if kind == "pinned" and layout.nbytes > 0:
+            lifetime.pins.acquire(lease, layout, ordinal, extent)
+        lifetime.lend(lease)
+        return _Loan(_make_exporter(lease, layout, readonly=readonly), lease, kind, readonly)
     except BaseException:
-        lifetime.take_back(key)
+        lifetime.take_back(lease)
         raise
+
+
+def _make_exporter(lease: Lease, layout: HostLayout, *, readonly: bool) -> Exporter:
+    """Make the first holder of a lease that is in the manager's books."""
+    return Exporter(
+        lease.key,
+        lease.device_pointer(layout.pointer),
+        layout.pointer,
+        lease.device,
+        (layout.dtype.code, layout.dtype.bits, layout.dtype.lanes),
+        layout.shape,
+        layout.strides,
+        readonly,
+    )
 
 
 class HostWrappedBuffer:
@@ -182,13 +190,12 @@ class HostWrappedBuffer:
         "_readonly",
     )
 
-    def __init__(self, layout: HostLayout, lease: Lease, memory: Memory, *, device_wide: bool, readonly: bool) -> None:
-        lease.device_wide = device_wide
-        self._exporter = _export_from(lease, layout, readonly=readonly)
-        self._lease = lease
+    def __init__(self, layout: HostLayout, loan: _Loan) -> None:
+        self._exporter = loan.exporter
+        self._lease = loan.lease
         self._layout: HostLayout | None = layout
-        self._memory = memory
-        self._readonly = readonly
+        self._memory = loan.memory
+        self._readonly = loan.readonly
 
     # ---- what it is ----
 
@@ -349,11 +356,15 @@ class HostWrappedBuffer:
         self._wait_for_host_use()
         copied = describe(np.array(layout.array, order="K", copy=True, subok=False))
         if on_host:
-            lease = Lease(self.device, copied.hold, None)
-            return _export_from(lease, copied, readonly=False).export(minor, True, True)
-        lease, _ = _lend(copied, self.device, self._memory, "owner")
-        exporter = _export_from(lease, copied, readonly=False)
-        return _export_to_device(exporter, lease, handle, minor, copied=True)
+            lease = Lease(self.device, copied.hold)
+            try:
+                manager().lend(lease)
+                return _make_exporter(lease, copied, readonly=False).export(minor, True, True)
+            except BaseException:
+                manager().take_back(lease)
+                raise
+        loan = _lend(copied, self.device, self._memory, "owner", device_wide=False, readonly=False)
+        return _export_to_device(loan.exporter, loan.lease, handle, minor, copied=True)
 
     def _wait_for_host_use(self) -> None:
         try:
@@ -474,6 +485,10 @@ class HostWrappedBuffer:
         if kind is None:
             self.close()
 
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: the memory is lent out by this process, once."""
+        raise TypeError("cannot pickle or copy a HostWrappedBuffer: pass its .array, and wrap that where it is used")
+
     def _open(self) -> HostLayout:
         layout = self._layout
         if layout is None or self._exporter.closed:
@@ -496,12 +511,12 @@ class Pin:
 
     __slots__ = ("__weakref__", "_exporter", "_lease", "device", "memory", "nbytes")
 
-    def __init__(self, layout: HostLayout, lease: Lease, memory: Memory) -> None:
-        self._exporter = _export_from(lease, layout, readonly=True)
-        self._lease = lease
-        self.device = lease.device
-        self.memory = memory
-        self.nbytes = 0 if lease.pin is None else lease.pin.nbytes
+    def __init__(self, loan: _Loan) -> None:
+        self._exporter = loan.exporter
+        self._lease = loan.lease
+        self.device = loan.lease.device
+        self.memory = loan.memory
+        self.nbytes = 0 if loan.lease.pin is None else loan.lease.pin.nbytes
 
     @property
     def closed(self) -> bool:
@@ -527,6 +542,10 @@ class Pin:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: the memory is lent out by this process, once."""
+        raise TypeError("cannot pickle or copy a Pin: pass the array, and pin that where it is used")
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"nbytes={self.nbytes}"

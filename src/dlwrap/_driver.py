@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import time
+import threading
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
@@ -38,11 +38,24 @@ _REGISTER_DEVICEMAP = 2
 _REGISTER_READ_ONLY = 8
 _EVENT_BLOCKING_SYNC = 1
 _EVENT_DISABLE_TIMING = 2
+_STREAM_BLOCKING = 0
+
+
+_initialising: set[int] = set()  # by thread; each stays once it has succeeded
 
 
 @functools.cache
 def _module() -> Any:
     """Import ``cuda.bindings.driver`` and initialise the driver."""
+    _initialising.add(threading.get_ident())
+    try:
+        return _initialise()
+    except BaseException:
+        _initialising.discard(threading.get_ident())
+        raise
+
+
+def _initialise() -> Any:
     try:
         from cuda.bindings import driver  # noqa: PLC0415 -- import dlwrap must touch no driver
     except ImportError as error:
@@ -52,8 +65,8 @@ def _module() -> Any:
 
 
 def is_initialised() -> bool:
-    """Tell whether this module has initialised the driver; touches none."""
-    return _module.cache_info().currsize > 0
+    """Tell whether this module has initialised the driver, or a thread is about to; touches none."""
+    return bool(_initialising)
 
 
 def _invoke(driver: Any, name: str, args: tuple[Any, ...]) -> Any:
@@ -82,13 +95,51 @@ def _check(name: str, results: Any, driver: Any) -> Any:
 
 def _explain(driver: Any, result: Any) -> str:
     """Give the driver's own explanation of a result."""
-    code, text = driver.cuGetErrorString(result)
+    try:
+        code, text = _invoke(driver, "cuGetErrorString", (result,))
+    except CudaError:
+        return "no explanation"
     return text.decode() if int(code) == 0 else "no explanation"
 
 
-def _call(name: str, *args: Any) -> Any:
+def _call(name: str, *args: Any, results: list[Any] | None = None) -> Any:
+    """Call a driver function; give what it returned.
+
+    All that it returned is noted in ``results`` on the very line that makes the call: an interrupt comes before or
+    after, and `succeeded` tells which.
+    """
     driver = _module()
-    return _check(name, _invoke(driver, name, args), driver)
+    results = [] if results is None else results
+    results.append(_invoke(driver, name, args))
+    return _check(name, results[-1], driver)
+
+
+def succeeded(results: list[Any]) -> bool:
+    """Tell whether the call that notes its results here was made and succeeded, whatever was raised since."""
+    return bool(results) and int(results[-1][0]) == 0
+
+
+@contextlib.contextmanager
+def _paired(name: str, argument: Any, undo: str) -> Iterator[None]:
+    """Make a call, and in the end, whatever happens between, the one that undoes it: given what the first returned."""
+    done: list[Any] = []
+    undone: list[Any] = []
+
+    def undo_once() -> None:
+        if succeeded(done) and not succeeded(undone):
+            _call(undo, *done[-1][1:], results=undone)
+
+    try:
+        try:
+            _call(name, argument, results=done)
+            yield
+        finally:
+            undo_once()
+    except BaseException:
+        # The undoing itself may have been interrupted, or have failed for once.
+        with contextlib.suppress(CudaError):
+            undo_once()
+        raise
 
 
 # ---- devices and contexts ----
@@ -127,14 +178,14 @@ def _primary(device: int) -> Any:
     return _call("cuDevicePrimaryCtxRetain", device)
 
 
-@contextlib.contextmanager
-def primary_context(device: int) -> Iterator[None]:
+def primary_context(device: int) -> contextlib.AbstractContextManager[None]:
     """Make the device's primary context current, and leave the caller's as it was."""
-    _call("cuCtxPushCurrent", _primary(device))
-    try:
-        yield
-    finally:
-        _call("cuCtxPopCurrent")
+    return _paired("cuCtxPushCurrent", _primary(device), "cuCtxPopCurrent")
+
+
+def use_primary_context(device: int) -> None:
+    """Make the device's primary context current on a thread of our own, which has no other to go back to."""
+    _call("cuCtxSetCurrent", _primary(device))
 
 
 class ContextKind(Enum):
@@ -175,39 +226,29 @@ def _is_green(stream: int) -> bool:
 # ---- capture modes ----
 
 
-@contextlib.contextmanager
-def relaxed() -> Iterator[None]:
+def relaxed() -> contextlib.AbstractContextManager[None]:
     """Let the calling thread make calls that would otherwise invalidate captures of other threads."""
-    mode = relax_thread()
-    try:
-        yield
-    finally:
-        _call("cuThreadExchangeStreamCaptureMode", mode)
+    exchange = "cuThreadExchangeStreamCaptureMode"
+    return _paired(exchange, _module().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED, exchange)
 
 
-def relax_thread_for_good() -> None:
-    """Set the capture mode of a thread of our own, which must not go on without."""
-    while True:
-        try:
-            relax_thread()
-        except CudaError:
-            time.sleep(1e-3)
-        else:
-            return
-
-
-def relax_thread() -> Any:
-    """Set the calling thread's capture mode to RELAXED; return the mode it had."""
-    return _call("cuThreadExchangeStreamCaptureMode", _module().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+def relax_thread() -> None:
+    """Do so for good, on a thread of our own."""
+    _call("cuThreadExchangeStreamCaptureMode", _module().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
 
 
 # ---- page-locking ----
 
 
-def register(pointer: int, nbytes: int, *, read_only: bool = False) -> None:
-    """Page-lock memory for every context (cuMemHostRegister)."""
+def register(pointer: int, nbytes: int, *, read_only: bool = False, results: list[Any] | None = None) -> None:
+    """Page-lock memory for every context (cuMemHostRegister); `succeeded` tells from ``results`` whether it is."""
     flags = _REGISTER_PORTABLE | _REGISTER_DEVICEMAP | (_REGISTER_READ_ONLY if read_only else 0)
-    _call("cuMemHostRegister", pointer, nbytes, flags)
+    results = [] if results is None else results
+    # Noted in C: by the time that the bindings give the result to Python, an interrupt may have taken its place.
+    _native.register(_address("cuMemHostRegister"), pointer, nbytes, flags, results)
+    code = results[-1][0]
+    if code != 0:
+        raise CudaError(code, _result_name(code), _explain_code(code), "cuMemHostRegister")
 
 
 def unregister(pointer: int) -> None:
@@ -253,6 +294,23 @@ def _address(name: str) -> int:
     return int(address)
 
 
+_after_legacy: dict[int, tuple[int, int]] = {}
+
+
+def stream_after_legacy(device: int) -> int:
+    """Give a stream of our own in the current, primary context of a device, that waits for its legacy stream.
+
+    As every blocking stream does (CUDA driver API, "Stream synchronization behavior"). It is made once: a driver that
+    has to make many waits for the device (measured). A context that was reset has another id, and its streams are
+    dead.
+    """
+    context = int(_call("cuCtxGetId", _primary(device)))
+    made = _after_legacy.get(device)
+    if made is None or made[0] != context:
+        made = _after_legacy[device] = (context, int(_call("cuStreamCreate", _STREAM_BLOCKING)))
+    return made[1]
+
+
 def create_event() -> Any:
     """Create an event that costs no CPU to wait for and no time stamps."""
     return _call("cuEventCreate", _EVENT_BLOCKING_SYNC | _EVENT_DISABLE_TIMING)
@@ -271,6 +329,13 @@ def record_unless_capturing(event: Any, stream: int) -> bool:
     if code != 0:
         raise CudaError(code, _result_name(code), "recording an event failed", "cuEventRecord")
     return True
+
+
+def _explain_code(code: int) -> str:
+    try:
+        return _explain(_module(), _module().CUresult(code))
+    except ValueError:
+        return "newer than the installed cuda-bindings"
 
 
 def _result_name(code: int) -> str:

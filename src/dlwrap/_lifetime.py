@@ -16,10 +16,11 @@ import warnings
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from dlwrap import _driver, _native
-from dlwrap._errors import CudaError, DLWrapError, DLWrapWarning
+from dlwrap._errors import DLWrapError, DLWrapWarning
 from dlwrap._pinning import PinTable
 from dlwrap._sweeper import Sweeper
 from dlwrap._threads import guard, report
@@ -34,16 +35,20 @@ if TYPE_CHECKING:
 _EXIT_SECONDS = 0.5  # how long the end of the program may wait for each thread
 _CAPTURES_REMEMBERED = 16  # of each lease; captures that are open at a time are fewer
 
+_INSIDE = "in a finaliser that a collection runs inside dlwrap"
 _WHY_KEPT = "because it cannot be proved that the GPU is done with it"
 
 
 class Completion:
     """Lets a thread of the program wait until a number of things have been reported done."""
 
+    # One for all, so that `LifetimeManager.is_inside` can ask whether the thread holds it.
+    lock = threading.RLock()
+
     def __init__(self, expected: int = 1) -> None:
         self._left = expected
-        self._failure: CudaError | None = None
-        self._changed = threading.Condition()
+        self._failure: Exception | None = None
+        self._changed = threading.Condition(self.lock)
 
     def expect(self, number: int) -> None:
         """Expect more (or, negative, fewer) reports."""
@@ -51,7 +56,7 @@ class Completion:
             self._left += number
             self._changed.notify_all()
 
-    def report(self, failure: CudaError | None) -> None:
+    def report(self, failure: Exception | None) -> None:
         """Report one thing done, or that its end cannot be known."""
         with self._changed:
             self._failure = self._failure or failure
@@ -96,16 +101,19 @@ class Lease:
         The latest captures whose graph owns the memory already; one that was forgotten owns it twice, which is no harm.
     closed : Completion or None
         Reported when everything is given back; there once somebody closes.
+    key : int
+        Its name in the native part.
     """
 
     device: int
     hold: object
-    pin: Registration | None
+    pin: Registration | None = None
     device_wide: bool = False
     streams: dict[int, TrackedStream] = field(default_factory=dict)
     captures: deque[int] = field(default_factory=lambda: deque(maxlen=_CAPTURES_REMEMBERED))
     closed: Completion | None = None
-    when_released: list[Callable[[CudaError | None], None]] = field(default_factory=list)
+    when_released: list[Callable[[Exception | None], None]] = field(default_factory=list)
+    key: int = field(default_factory=itertools.count(1).__next__)
 
     def device_pointer(self, pointer: int) -> int:
         """Give the device's address of a host address inside."""
@@ -123,7 +131,7 @@ class Lease:
         """Whether there is any work to wait for."""
         return self.device_wide or bool(self.streams)
 
-    def wait(self, finish: Callable[[CudaError | None], None], *, urgent: bool) -> Wait:
+    def wait(self, finish: Callable[[Exception | None], None], *, urgent: bool) -> Wait:
         """Describe the work to wait for, as noted so far."""
         return Wait(self.device, tuple(self.streams.values()), self.device_wide, finish, urgent)
 
@@ -132,7 +140,7 @@ class LifetimeManager:
     """Takes leases back, one process-wide instance; see the module."""
 
     def __init__(self) -> None:
-        self.pins = PinTable(self._request_sweep, self._note_leak, self.check_may_wait)
+        self.pins = PinTable(self._request_sweep, self._request, self._note_leak, self.check_may_wait)
         self.leaked = 0
         self.threads: tuple[threading.Thread, ...] = ()
         self.refusal: str | None = None  # why nothing can be lent any more
@@ -141,9 +149,9 @@ class LifetimeManager:
         self.foreign_graphs = 0
         self._sweeper = Sweeper(self.pins, self._report_part)
         self._events = EventWaits(self._sweeper.submit)
+        self._bodies = {"dlwrap-sweeper": self._sweeper.run, "dlwrap-lifetime": self._run}
         self._leases: dict[int, Lease] = {}
         self._pending: dict[int, tuple[Lease, Wait]] = {}
-        self._keys = itertools.count(1)
         self._requests: deque[Callable[[], None]] = deque()
         # Reentrant: a collection inside may run a finaliser that wraps or closes.
         self._lock = threading.RLock()
@@ -166,6 +174,8 @@ class LifetimeManager:
         """
         if self.refusal is not None:
             raise RuntimeError(f"cannot {action} {self.refusal}")
+        if self.is_inside():
+            raise RuntimeError(f"cannot {action} {_INSIDE}")
 
     def check_may_wait(self, what: str) -> None:
         """Refuse to wait where that would be for this thread itself.
@@ -173,10 +183,17 @@ class LifetimeManager:
         Raises
         ------
         RuntimeError
-            On the manager's own threads, where finalisers of dropped arrays run.
+            On the manager's own threads, where finalisers of dropped arrays run, and inside dlwrap.
         """
+        if self.is_inside():
+            raise RuntimeError(f"cannot wait for {what} {_INSIDE}")
         if threading.current_thread() in self.threads:
             raise RuntimeError(f"cannot wait for {what} in a finaliser that runs on dlwrap's own thread")
+
+    def is_inside(self) -> bool:
+        """Tell whether this thread holds a lock of dlwrap: only a finaliser that a collection runs there finds that."""
+        locks = (self._lock, self.pins.lock, self._sweeper.lock, Completion.lock)
+        return any(lock._is_owned() for lock in locks)  # type: ignore[attr-defined]  # noqa: SLF001 -- as Condition does
 
     def start(self) -> None:
         """Start the threads, once; never from a release.
@@ -186,26 +203,46 @@ class LifetimeManager:
         CudaError
             The driver cannot keep them from breaking captures.
         """
-        bodies = {"dlwrap-sweeper": self._sweeper.run, "dlwrap-lifetime": self._run}
-        if len(self.threads) == len(bodies):
+        if self._is_started:
             return
-        with _driver.relaxed(), self._lock:
-            for name in [*bodies][len(self.threads) :]:
-                thread = threading.Thread(target=bodies[name], name=name, daemon=True)
-                thread.start()
-                self.threads += (thread,)
+        for name, body in self._bodies.items():
+            if not self._has(name):
+                begun: SimpleQueue[Exception | None] = SimpleQueue()
+                threading.Thread(target=self._serve, args=(body, begun), name=name, daemon=True).start()
+                failure = begun.get()
+                if failure is not None:
+                    raise failure
 
-    def lend(self, lease: Lease) -> int:
-        """Take a lease into the books; give the key by which the native part will name it."""
-        key = next(self._keys)
-        self._leases[key] = lease
-        return key
+    @property
+    def _is_started(self) -> bool:
+        return len(self.threads) == len(self._bodies)
 
-    def take_back(self, key: int) -> None:
-        """Strike out a lease that never got a holder."""
-        lease = self._leases.pop(key)
-        if lease.pin is not None:
-            self.pins.release(lease.pin)
+    def _has(self, name: str) -> bool:
+        return any(thread.name == name for thread in self.threads)
+
+    def _serve(self, body: Callable[[], None], begun: SimpleQueue[Exception | None]) -> None:
+        """Be one of the threads, unless there is one: a start that was interrupted may have been repeated."""
+        this = threading.current_thread()
+        try:
+            _driver.relax_thread()
+            with self._lock:
+                is_needed = not self._has(this.name)
+                self.threads += (this,) * is_needed
+        except Exception as error:  # noqa: BLE001 -- raised by whoever waits for the start
+            begun.put(error)
+            return
+        begun.put(None)
+        if is_needed:
+            body()
+
+    def lend(self, lease: Lease) -> None:
+        """Take a lease into the books, where the native part will name it by its key."""
+        self._leases[lease.key] = lease
+
+    def take_back(self, lease: Lease) -> None:
+        """Strike out a lease that never got a holder, however far its making came."""
+        self._leases.pop(lease.key, None)
+        self.pins.release(lease)
 
     def close(self, lease: Lease, exporter: _native.Exporter, timeout: float | None) -> None:
         """Give up the wrapper's hold, and wait until everything is given back.
@@ -242,7 +279,8 @@ class LifetimeManager:
         if not self.is_usable or not lease.was_used:
             return
         with _driver.primary_context(lease.device):
-            capturing = [handle for handle in list(lease.streams) if _driver.is_capturing(handle)]
+            own = [handle for handle in list(lease.streams) if handle != _driver.LEGACY_STREAM]
+            capturing = [handle for handle in own if _driver.is_capturing(handle)]
         if capturing:
             raise RuntimeError(
                 f"cannot wait for stream {capturing[0]:#x}: it is being captured; call again after the capture ends"
@@ -262,7 +300,7 @@ class LifetimeManager:
             ``timeout`` is negative or NaN.
         """
         _check_timeout(timeout)
-        if not self.threads or not self.is_usable:
+        if not self._is_started or not self.is_usable:
             return
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         released = Completion()
@@ -290,31 +328,29 @@ class LifetimeManager:
 
     def _request(self, action: Callable[[], None]) -> None:
         """Have the manager's thread do something after it has taken what was released before."""
-        self._requests.append(action)
-        _native.wake()
+        # On one line, so that no interrupt can come between.
+        self._requests.append(action) or _native.wake()  # type: ignore[func-returns-value]
 
     def _request_sweep(self) -> None:
         self._sweeper.request()
 
-    def _report_part(self, wait: Wait, failure: CudaError | None) -> None:
+    def _report_part(self, wait: Wait, failure: Exception | None) -> None:
         self._request(lambda: wait.end_part(failure))
 
-    def _note_leak(self, failure: CudaError) -> None:
+    def _note_leak(self, failure: Exception) -> None:
         """Count memory that is kept, and warn of the first."""
         self.leaked += 1
         if self.leaked > 1 or self._stopping:
             return
         try:
             warnings.warn(f"dlwrap keeps memory, {_WHY_KEPT}: {failure}", DLWrapWarning, stacklevel=2)
-        except DLWrapWarning as error:
-            # Warnings are errors here, but an error must not end the thread.
+        except Exception as error:  # noqa: BLE001 -- warnings may be errors, but no error may end the release
             report(error, self)
 
     # ---- the manager's thread ----
 
     def _run(self) -> None:
-        """Take leases back until stopped; the body of the thread."""
-        _driver.relax_thread_for_good()
+        """Take leases back until stopped; the body of a thread whose capture mode is RELAXED."""
         while not self._stopping:
             guard(lambda: self._take_released(self._events.next_pause()))
             while self._requests:
@@ -324,28 +360,33 @@ class LifetimeManager:
     def _take_released(self, seconds: float) -> None:
         """Begin the release of every lease whose last holder went, within so many seconds."""
         for key in _native.wait(seconds):
-            lease = self._leases[key]
-            wait = lease.wait(partial(self._finish_release, key), urgent=lease.closed is not None)
-            self._pending[key] = (lease, wait)
-            del self._leases[key]
-            self._events.add(wait)
+            guard(partial(self._begin_release, key))
 
-    def _finish_release(self, key: int, failure: CudaError | None) -> None:
+    def _begin_release(self, key: int) -> None:
+        lease = self._leases.get(key)
+        if lease is None:
+            return  # taken back: the wrap was interrupted just when its holder was there
+        wait = lease.wait(partial(self._end_release, key), urgent=lease.closed is not None)
+        self._pending[key] = (lease, wait)
+        del self._leases[key]
+        self._events.add(wait)
+
+    def _end_release(self, key: int, failure: Exception | None) -> None:
+        guard(partial(self._finish_release, key, failure))
+
+    def _finish_release(self, key: int, failure: Exception | None) -> None:
         """Unregister and drop, or keep for ever."""
         lease, _ = self._pending.pop(key)
-        reports, pin, closed = lease.when_released, lease.pin, lease.closed
+        reports, closed = lease.when_released, lease.closed
         if failure is not None:
             _native.leak(lease)
             self._note_leak(failure)
             reports = [*reports, closed.report] if closed else reports
         else:
             # The registration keeps the memory until it is unregistered.
-            lease.hold = lease.pin = None
+            lease.hold = None
             lease.streams = {}
-            if pin is not None:
-                self.pins.release(pin, flush=closed is not None, then=None if closed is None else closed.report)
-            elif closed is not None:
-                closed.report(None)
+            self.pins.release(lease, flush=closed is not None, then=None if closed is None else closed.report)
         for tell in reports:
             tell(failure)
 
@@ -376,11 +417,16 @@ class LifetimeManager:
             thread.join(_EXIT_SECONDS)
 
     def abandon(self) -> LifetimeManager:
-        """Give a manager for a forked child, where nothing may touch CUDA; this one is kept as it was."""
-        if not _driver.is_initialised() and self.is_usable:
-            return self
+        """Give a manager for a forked child, where nothing may touch CUDA once the parent has initialised it.
+
+        This one is kept as it was: threads that the child does not have may have its locks.
+        """
         _native.leak(self)
         successor = LifetimeManager()
+        if not _driver.is_initialised() and self.is_usable:
+            successor.pins.linger_seconds = self.pins.linger_seconds
+            successor.pins.linger_bytes = self.pins.linger_bytes
+            return successor
         successor.refusal = "in a forked child: CUDA does not survive fork(); start children by spawn"
         successor.is_forked = True
         successor.foreign_exports = _native.live_exports()

@@ -9,6 +9,7 @@
 #include <Python.h>
 
 #include <errno.h>
+#include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -427,6 +428,8 @@ static PyType_Spec exporter_spec = {
 
 #pragma weak sem_clockwait
 
+enum { LONGEST_WAIT = 1000000000 }; /* seconds */
+
 /* Waits on the semaphore; a clock that is set back must not stretch the wait where the C library can help. */
 static void wait_for_signal(double seconds) {
     if (seconds < 0) {
@@ -491,6 +494,9 @@ static PyObject *native_wait(PyObject *module, PyObject *argument) {
     if (seconds == -1.0 && PyErr_Occurred()) {
         return NULL;
     }
+    if (!(seconds <= LONGEST_WAIT)) { /* also what is no number: time_t could not hold it */
+        seconds = LONGEST_WAIT;
+    }
     if (atomic_load(&released) == NULL) {
         Py_BEGIN_ALLOW_THREADS wait_for_signal(seconds);
         Py_END_ALLOW_THREADS
@@ -537,6 +543,31 @@ static PyObject *native_record(PyObject *module, PyObject *args) {
     Py_END_ALLOW_THREADS return Py_BuildValue("(iN)", code, PyBool_FromLong(capturing));
 }
 
+typedef int (*HostRegister)(void *pointer, size_t nbytes, unsigned flags);
+
+/* register(host_register, pointer, nbytes, flags, results): appends (CUresult,) before Python can raise
+ * anything. */
+static PyObject *native_register(PyObject *module, PyObject *args) {
+    (void)module;
+    unsigned long long host_register, pointer, nbytes;
+    unsigned flags;
+    PyObject *results;
+    if (!PyArg_ParseTuple(args, "KKKIO!", &host_register, &pointer, &nbytes, &flags, &PyList_Type,
+                          &results)) {
+        return NULL;
+    }
+    int code;
+    Py_BEGIN_ALLOW_THREADS code =
+        ((HostRegister)(uintptr_t)host_register)((void *)(uintptr_t)pointer, (size_t)nbytes, flags);
+    Py_END_ALLOW_THREADS PyObject *result = Py_BuildValue("(i)", code);
+    if (result == NULL || PyList_Append(results, result) != 0) {
+        Py_XDECREF(result);
+        return NULL;
+    }
+    Py_DECREF(result);
+    Py_RETURN_NONE;
+}
+
 /* live_exports(): how many exports of all leases are alive. */
 static PyObject *native_live_exports(PyObject *module, PyObject *unused) {
     (void)module;
@@ -563,6 +594,8 @@ static PyMethodDef module_methods[] = {
     {"wake", native_wake, METH_NOARGS, "wake()\n--\n\nLet wait() return."},
     {"record", native_record, METH_VARARGS,
      "record(is_capturing, event_record, stream, event)\n--\n\nRecord unless capturing."},
+    {"register", native_register, METH_VARARGS,
+     "register(host_register, pointer, nbytes, flags, results)\n--\n\nRegister, and note the CUresult."},
     {"live_exports", native_live_exports, METH_NOARGS,
      "live_exports()\n--\n\nNumber of live exports of all leases."},
     {"live_graphs", native_live_graphs, METH_NOARGS,
@@ -571,14 +604,39 @@ static PyMethodDef module_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+/* A thread that the child of a fork does not have may have had the lock, and left the list halfway. */
+static void renew_spare(void) {
+    spare = NULL;
+    atomic_flag_clear(&spare_lock);
+}
+
+/* Sets up what there is one of in a process: a second module, such as a subinterpreter's, would share the
+ * list. */
+static bool claim_process(void) {
+    static atomic_flag claimed = ATOMIC_FLAG_INIT;
+    if (atomic_flag_test_and_set(&claimed)) {
+        PyErr_SetString(PyExc_ImportError, "cannot load dlwrap more than once per process");
+        return false;
+    }
+    errno = pthread_atfork(NULL, NULL, renew_spare);
+    if (errno != 0 || sem_init(&released_signal, 0, 0) != 0) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        return false;
+    }
+    return true;
+}
+
 /* Fills the module. */
 static int execute_module(PyObject *module) {
+    if (!claim_process()) {
+        return -1;
+    }
     PyObject *exporter = PyType_FromSpec(&exporter_spec);
     if (exporter == NULL || PyModule_AddObject(module, "Exporter", exporter) != 0) {
         Py_XDECREF(exporter);
         return -1;
     }
-    return sem_init(&released_signal, 0, 0) == 0 ? 0 : (PyErr_SetFromErrno(PyExc_OSError), -1);
+    return 0;
 }
 
 static PyModuleDef_Slot module_slots[] = {

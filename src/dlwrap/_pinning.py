@@ -8,12 +8,14 @@ when. No lock is held across a driver call, and memory is let go outside the loc
 from __future__ import annotations
 
 import bisect
+import contextlib
 import math
 import threading
 import time
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dlwrap import _driver, _native
 from dlwrap._errors import CudaError
@@ -23,11 +25,14 @@ if TYPE_CHECKING:
 
     from dlwrap._layout import HostLayout, Span
 
-    WhenGone = Callable[[CudaError | None], None]
+    WhenGone = Callable[[Exception | None], None]
 
 # Until `dlwrap.configure` says otherwise.
 LINGER_SECONDS = 0.1
 LINGER_BYTES = 256 * 2**20
+
+
+_WHILE_REGISTERING = "in a finaliser that a collection runs while this thread page-locks part of the same memory"
 
 
 class State(Enum):
@@ -49,16 +54,22 @@ class Registration:
         The bytes that are page-locked.
     read_only : bool
         Whether the device may only read.
+    device : int
+        The device in whose context it is registered.
     hold : object
         Keeps the memory until it is unregistered: a missed unregister poisons the address for its next owner.
     adopted : bool
         Whether somebody else registered the memory; then dlwrap never unregisters it.
-    users : int
+    results : list
+        What the driver returned when it was asked to register; see `_driver.succeeded`.
+    users : set of User
         Leases and pins inside; none while it lingers.
     idle_since : float
         When the last user went (`time.monotonic`).
     flush : bool
         Whether somebody waits for it to go.
+    maker : int
+        The thread that registers it (`threading.get_ident`).
     device_starts : dict of int to int
         For each device the device's address of `start`.
     """
@@ -66,12 +77,15 @@ class Registration:
     start: int
     stop: int
     read_only: bool
+    device: int
     hold: object = None
     adopted: bool = False
     state: State = State.REGISTERING
-    users: int = 1
+    results: list[Any] = field(default_factory=list)
+    users: set[User] = field(default_factory=set)
     idle_since: float = 0.0
     flush: bool = False
+    maker: int = field(default_factory=threading.get_ident)
     device_starts: dict[int, int] = field(default_factory=dict)
     when_gone: list[WhenGone] = field(default_factory=list)
 
@@ -89,6 +103,12 @@ class Registration:
         return self.device_starts[device] + pointer - self.start
 
 
+class User(Protocol):
+    """Whoever uses page-locked memory: `PinTable.acquire` sets its `pin`, and `PinTable.release` clears it."""
+
+    pin: Registration | None
+
+
 class PinTable:
     """The process's registrations, by address.
 
@@ -96,6 +116,8 @@ class PinTable:
     ----------
     request_sweep : callable
         Called, without a lock, when a registration may have become due for `unregister`.
+    run_soon : callable
+        Has a thread of dlwrap call something, without a lock.
     note_leak : callable
         Told, without a lock, why a range stays registered and its memory is kept.
     check_may_wait : callable
@@ -105,26 +127,32 @@ class PinTable:
     def __init__(
         self,
         request_sweep: Callable[[], None],
-        note_leak: Callable[[CudaError], None],
+        run_soon: Callable[[Callable[[], None]], None],
+        note_leak: Callable[[Exception], None],
         check_may_wait: Callable[[str], None],
     ) -> None:
         self.linger_seconds = LINGER_SECONDS
         self.linger_bytes: float = LINGER_BYTES
         self.pinned_bytes = 0
         self._request_sweep = request_sweep
+        self._run_soon = run_soon
         self._note_leak = note_leak
         self._check_may_wait = check_may_wait
         self._starts: list[int] = []
         self._by_start: dict[int, Registration] = {}
         self._lingering: dict[int, Registration] = {}  # the longest unused first
         self._leaving: list[Registration] = []  # until their memory is dropped
-        # Reentrant: a collection inside may run a finaliser that wraps or closes.
-        self._changed = threading.Condition(threading.RLock())
+        # Reentrant: a collection inside may run a finaliser that wraps or closes. Taken as a lock: an interrupt inside
+        # a condition's own `with` would leave it taken.
+        self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)
 
     # ---- taking ----
 
-    def acquire(self, layout: HostLayout, device: int, extent: str) -> Registration:
-        """Find or make a registration around the layout's bytes, and become one of its users.
+    def acquire(self, user: User, layout: HostLayout, device: int, extent: str) -> None:
+        """Find or make a registration around the layout's bytes, with this user.
+
+        Whatever it raises, interrupts included, and however far it came: `release` undoes it.
 
         Raises
         ------
@@ -138,44 +166,58 @@ class PinTable:
         read_only = not layout.writable_memory
         wanted = layout.owner_span if extent == "owner" else layout.span
         while True:
-            with self._changed:
-                found = self._use(layout.span, read_only)
+            with self.lock:
+                found = self._find(layout.span, read_only)
                 blocking = [] if found else self._overlapping(wanted)
                 if found is None and not blocking:
-                    found = Registration(wanted.start, wanted.stop, read_only, layout.hold)
-                    self._insert(found)
-                seen = [(other, other.state, other.users) for other in blocking]
+                    found = Registration(wanted.start, wanted.stop, read_only, device, layout.hold)
+                if found is not None:
+                    self._join(user, found)
+                seen = [(other, other.state, len(other.users)) for other in blocking]
             if found is None:
+                if any(other.maker == threading.get_ident() and other.state is State.REGISTERING for other in blocking):
+                    raise RuntimeError(f"cannot wrap {_WHILE_REGISTERING}")
                 wanted = self._make_way(blocking, layout.span, wanted)
                 self._check_may_wait("page-locked memory that is in the way")
                 self._wait_for_change(seen)
             elif found.state is State.LIVE:
-                self._tell_revived(found)
-                return self._with_device(found, device)
-            elif (made := self._register(found, layout, device)) is not None:
-                return made
+                self._find_device_start(found, device)
+                return
+            elif self._register(user, found, layout):
+                return
             else:
                 wanted = layout.span
 
-    def _use(self, span: Span, read_only: bool) -> Registration | None:
-        """Become a user of a live registration that covers the span."""
+    def _find(self, span: Span, read_only: bool) -> Registration | None:
+        """Find a live registration that covers the span."""
         for found in self._overlapping(span):
             if found.state is State.LIVE and found.covers(span) and (read_only or not found.read_only):
-                found.users += 1
-                self._lingering.pop(found.start, None)
                 return found
         return None
 
+    def _join(self, user: User, registration: Registration) -> None:
+        """Make somebody a user; the pin comes first, because `release` looks there."""
+        user.pin = registration
+        registration.users.add(user)
+        self._lingering.pop(registration.start, None)
+        if registration.state is State.REGISTERING:
+            self._by_start[registration.start] = registration
+            bisect.insort(self._starts, registration.start)
+        if registration.when_gone:
+            self._run_soon(partial(self._tell_revived, registration))
+
     def _tell_revived(self, registration: Registration) -> None:
         """Tell those who wait for it to go that others use it now, as `release` would have told them."""
-        with self._changed:
-            told, registration.when_gone = registration.when_gone, []
+        with self.lock:
+            told: list[WhenGone] = []
+            if registration.users:
+                told, registration.when_gone = registration.when_gone, told
         for callback in told:
             callback(None)
 
     def _make_way(self, blocking: list[Registration], span: Span, wanted: Span) -> Span:
         """Have what lingers there unregistered; give the bytes to try next."""
-        with self._changed:
+        with self.lock:
             used = [found for found in blocking if found.state is State.LIVE and found.users]
             for found in blocking:
                 found.flush = True
@@ -188,111 +230,116 @@ class PinTable:
         return span
 
     def _wait_for_change(self, seen: list[tuple[Registration, State, int]]) -> None:
-        with self._changed:
+        with self.lock:
             self._changed.wait_for(
                 lambda: (
-                    any((found.state, found.users) != (state, users) for found, state, users in seen)
+                    any((found.state, len(found.users)) != (state, users) for found, state, users in seen)
                     or any(users and state is State.LIVE for _, state, users in seen)
                 )
             )
 
-    def _register(self, made: Registration, layout: HostLayout, device: int) -> Registration | None:
-        """Register a range that is in the table already; None if the span alone should be tried."""
+    def _register(self, user: User, made: Registration, layout: HostLayout) -> bool:
+        """Register a range that is in the table already, or adopt another; False if the span alone should be tried."""
         try:
-            with _driver.relaxed(), _driver.primary_context(device):
-                _driver.register(made.start, made.nbytes, read_only=made.read_only)
-                self._find_device_start(made, device)
+            with _driver.relaxed(), _driver.primary_context(made.device):
+                _driver.register(made.start, made.nbytes, read_only=made.read_only, results=made.results)
+                made.device_starts[made.device] = _driver.device_pointer(made.start)
         except CudaError as error:
-            self._remove(made)
-            return self._adopt(error, made, layout, device)
-        except BaseException:
-            self._remove(made)
-            raise
-        with self._changed:
-            made.state = State.LIVE
-            self.pinned_bytes += made.nbytes
-            self._changed.notify_all()
-        return made
+            if _driver.succeeded(made.results):
+                self._release_and_wait(user)
+            if error.call != "cuMemHostRegister" or error.code == _driver.NO_DRIVER:
+                raise
+            self.release(user)
+            return self._adopt(user, error, made, layout)
+        with self.lock:
+            self._make_live(made)
+        return True
 
-    def _find_device_start(self, made: Registration, device: int) -> None:
-        """Ask for the device's address of a fresh registration, or undo it."""
-        try:
-            made.device_starts[device] = _driver.device_pointer(made.start)
-        except BaseException:
-            try:
-                _driver.unregister(made.start)
-            except CudaError as error:
-                self._keep(made, error)
-            raise
+    def _make_live(self, registered: Registration) -> None:
+        # On one line, so that no interrupt can come between.
+        registered.state, self.pinned_bytes = State.LIVE, self.pinned_bytes + registered.nbytes
+        self._changed.notify_all()
 
-    def _adopt(self, error: CudaError, refused: Registration, layout: HostLayout, device: int) -> Registration | None:
-        """Use memory that somebody else registered, where that covers the array; None to try the span alone."""
+    def _find_device_start(self, registration: Registration, device: int) -> None:
+        """Ask for the device's address of a live registration, unless it is known."""
+        if device not in registration.device_starts:
+            with _driver.relaxed(), _driver.primary_context(device):
+                registration.device_starts[device] = _driver.device_pointer(registration.start)
+
+    def _adopt(self, user: User, error: CudaError, refused: Registration, layout: HostLayout) -> bool:
+        """Use memory that somebody else registered, where that covers the array; False to try the span alone."""
         if error.code not in {_driver.HOST_MEMORY_ALREADY_REGISTERED, _driver.INVALID_VALUE}:
             raise _explain_refusal(error, refused) from error
-        span = layout.span
+        span, device = layout.span, refused.device
         with _driver.relaxed(), _driver.primary_context(device):
             known = _driver.known_range(span.start)
             if known is not None and known[0] <= span.start and span.stop <= known[1]:
                 # Not in the table: it is theirs, and it may vanish or change at any time.
-                starts = {device: _driver.device_pointer(span.start)}
-                return Registration(
+                user.pin = Registration(
                     span.start,
                     span.stop,
                     refused.read_only,
+                    device,
                     adopted=True,
                     state=State.LIVE,
-                    device_starts=starts,
+                    device_starts={device: _driver.device_pointer(span.start)},
                 )
+                return True
             known = known or _driver.known_range(span.stop - 1)
         if error.code == _driver.INVALID_VALUE:
             raise _explain_refusal(error, refused) from error
         if (refused.start, refused.stop) != (span.start, span.stop):
-            return None
+            return False
         raise _overlap_error(span, "somebody else", known) from error
-
-    def _with_device(self, registration: Registration, device: int) -> Registration:
-        """Make sure that the device's address is known."""
-        if device not in registration.device_starts:
-            try:
-                with _driver.relaxed(), _driver.primary_context(device):
-                    registration.device_starts[device] = _driver.device_pointer(registration.start)
-            except BaseException:
-                self.release(registration)
-                raise
-        return registration
 
     # ---- giving back ----
 
-    def release(self, registration: Registration, *, flush: bool = False, then: WhenGone | None = None) -> None:
-        """Stop being a user.
+    def release(self, user: User, *, flush: bool = False, then: WhenGone | None = None) -> None:
+        """Undo `acquire`, be it done or interrupted; without a pin there is nothing to undo.
 
         Parameters
         ----------
-        registration : Registration
-            What `acquire` returned.
+        user : User
+            What was given to `acquire`.
         flush : bool
             Unregister at once if nobody else uses it.
         then : callable, optional
             Called without a lock: at once if others go on using the range, else after it is unregistered.
         """
-        with self._changed:
-            registration.users -= 1
-            idle = registration.users == 0 and not registration.adopted
-            if idle:
-                registration.idle_since = time.monotonic()
-                registration.flush = flush
-                self._lingering[registration.start] = registration
-                if then is not None:
-                    registration.when_gone.append(then)
-            self._changed.notify_all()
+        pin, idle = user.pin, False
+        if pin is not None:
+            with self.lock:
+                pin.users.discard(user)
+                if pin.state is State.REGISTERING and _driver.succeeded(pin.results):
+                    self._make_live(pin)
+                    flush = True
+                elif pin.state is State.REGISTERING:
+                    self._remove(pin)
+                idle = pin.state is State.LIVE and not pin.users and not pin.adopted
+                if idle:
+                    if then is not None:
+                        pin.when_gone.append(then)
+                    pin.idle_since = time.monotonic()
+                    pin.flush = flush or bool(pin.when_gone)
+                    self._lingering[pin.start] = pin
+                self._changed.notify_all()
+            user.pin = None
         if idle:
             self._request_sweep()
         elif then is not None:
             then(None)
 
+    def _release_and_wait(self, user: User) -> None:
+        """Release, and wait until it is unregistered or used by others, unless that would be for this thread itself."""
+        gone = threading.Event()
+        self.release(user, then=lambda _failure: gone.set())
+        with contextlib.suppress(RuntimeError):
+            self._check_may_wait("page-locked memory to be unregistered")
+            gone.wait()
+
     def due(self, now: float) -> tuple[list[Registration], float]:
         """Take what must be unregistered now; also give the seconds until the next will be due."""
-        with self._changed:
+        with self.lock:
             excess = sum(found.nbytes for found in self._lingering.values() if not found.flush) - self.linger_bytes
             due, pause = [], math.inf
             for found in list(self._lingering.values()):
@@ -312,34 +359,38 @@ class PinTable:
 
         If the driver refuses, the memory is kept, because it may still be page-locked.
         """
-        failure = None
-        try:
-            with _driver.primary_context(next(iter(registration.device_starts))):
-                _driver.unregister(registration.start)
-        except CudaError as error:
-            if error.code != _driver.HOST_MEMORY_NOT_REGISTERED:
-                failure = error
-                self._keep(registration, error)
-        with self._changed:
+        failure = self._unregister(registration)
+        if failure is not None:
+            _native.leak(registration.hold)
+            self._note_leak(failure)
+        with self.lock:
             self.pinned_bytes -= registration.nbytes
             self._remove(registration)
         # Not in the table any more: a finaliser that runs here may wrap memory at the same address.
         registration.hold = None
-        with self._changed:
+        with self.lock:
             self._leaving.remove(registration)
         for callback in registration.when_gone:
             callback(failure)
 
-    def _keep(self, registration: Registration, why: CudaError) -> None:
-        _native.leak(registration.hold)
-        self._note_leak(why)
+    def _unregister(self, registration: Registration) -> Exception | None:
+        """Have the driver unregister; give the error after which the memory may still be page-locked."""
+        try:
+            _driver.use_primary_context(registration.device)
+            _driver.unregister(registration.start)
+        except CudaError as error:
+            done = (error.call, error.code) == ("cuMemHostUnregister", _driver.HOST_MEMORY_NOT_REGISTERED)
+            return None if done else error
+        except Exception as error:  # noqa: BLE001 -- what the bindings raise by themselves
+            return error
+        return None
 
     def flush(self, then: WhenGone) -> int:
         """Make every lingering registration due; ``then`` is called once for each, when it is gone.
 
         Returns how many that are, those that are on their way included.
         """
-        with self._changed:
+        with self.lock:
             leaving = [*self._lingering.values(), *self._leaving]
             for found in leaving:
                 found.flush = True
@@ -351,7 +402,7 @@ class PinTable:
 
     def lingering(self) -> tuple[int, int]:
         """Count the registrations that nobody uses, and their bytes."""
-        with self._changed:
+        with self.lock:
             return len(self._lingering), sum(found.nbytes for found in self._lingering.values())
 
     # ---- the table itself ----
@@ -364,14 +415,14 @@ class PinTable:
         last = bisect.bisect_left(self._starts, span.stop)
         return [self._by_start[start] for start in self._starts[first:last]]
 
-    def _insert(self, registration: Registration) -> None:
-        bisect.insort(self._starts, registration.start)
-        self._by_start[registration.start] = registration
-
     def _remove(self, registration: Registration) -> None:
-        with self._changed:
-            del self._starts[bisect.bisect_left(self._starts, registration.start)]
-            del self._by_start[registration.start]
+        """Take it out of the table, into which an interrupted `_join` may have put it by half or not at all."""
+        with self.lock:
+            if self._by_start.get(registration.start) is registration:
+                at = bisect.bisect_left(self._starts, registration.start)
+                if self._starts[at : at + 1] == [registration.start]:
+                    del self._starts[at]
+                del self._by_start[registration.start]
             registration.state = State.GONE
             self._changed.notify_all()
 
@@ -394,8 +445,6 @@ _CURES = {
 
 def _explain_refusal(error: CudaError, refused: Registration) -> CudaError:
     """Say what could not be page-locked, and the cure."""
-    if error.code == _driver.NO_DRIVER:
-        return error
     cure = _CURES.get(error.code, f"{error.explanation}; wrap a copy")
     explanation = f"cannot page-lock {refused.nbytes} bytes at {refused.start:#x}: {cure}"
     return CudaError(error.code, error.name, explanation, error.call)

@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
-from dlwrap import _driver
 from dlwrap._barrier import wait_for_device
-from dlwrap._errors import CudaError
 from dlwrap._threads import guard
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class Sweeper:
     def __init__(
         self,
         pins: PinTable,
-        end_part: Callable[[Wait, CudaError | None], None],
+        end_part: Callable[[Wait, Exception | None], None],
     ) -> None:
         self._pins = pins
         self._end_part = end_part
@@ -48,35 +47,36 @@ class Sweeper:
         self._not_before = -math.inf
         self._requested = False
         self._stopping = False
-        self._changed = threading.Condition()
+        # Taken as a lock: an interrupt inside a condition's own `with` would leave it taken.
+        self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)
 
     def submit(self, wait: Wait) -> None:
         """Have the wait's device waited for."""
-        with self._changed:
+        with self.lock:
             self._waits.append(wait)
         self.request()
 
     def request(self) -> None:
         """Look again at what is due."""
-        with self._changed:
+        with self.lock:
             self._requested = True
             self._changed.notify()
 
     def stop(self) -> None:
         """End `run` after the driver call it may be in."""
-        with self._changed:
+        with self.lock:
             self._stopping = True
             self._changed.notify()
 
     def run(self) -> None:
-        """Sweep until stopped; the body of the thread."""
-        _driver.relax_thread_for_good()
+        """Sweep until stopped; the body of a thread whose capture mode is RELAXED."""
         pause = math.inf
         while self._sleep(min(pause, threading.TIMEOUT_MAX)):
             pause = self._sweep()
 
     def _sleep(self, pause: float) -> bool:
-        with self._changed:
+        with self.lock:
             self._changed.wait_for(lambda: self._requested or self._stopping, pause)
             self._requested = False
             return not self._stopping
@@ -90,7 +90,7 @@ class Sweeper:
 
     def _wait_for_devices(self) -> float:
         """Serve every wait submitted so far with one wait per device; give the seconds to the next."""
-        with self._changed:
+        with self.lock:
             left = self._not_before - time.monotonic()
             if not self._waits:
                 return math.inf
@@ -98,10 +98,10 @@ class Sweeper:
                 return left
             waits, self._waits = self._waits, []
         for device in {wait.device for wait in waits}:
-            failure = None
+            failure: Exception | None = None
             try:
                 wait_for_device(device)
-            except CudaError as error:
+            except Exception as error:  # noqa: BLE001 -- also what the bindings raise by themselves
                 failure = error
             for wait in waits:
                 if wait.device == device:
@@ -112,5 +112,5 @@ class Sweeper:
     def _unregister_due(self) -> float:
         due, pause = self._pins.due(time.monotonic())
         for registration in due:
-            self._pins.unregister(registration)
+            guard(partial(self._pins.unregister, registration))
         return pause

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -14,14 +15,15 @@ def guard(step: Callable[[], None]) -> None:
     """Take a step; a fault is shown, and what the step was about stays in the books, and so in memory."""
     try:
         step()
-    except Exception as error:  # noqa: BLE001 -- see above
+    except BaseException as error:  # noqa: BLE001 -- see above
         report(error, step)
 
 
-def report(error: Exception, where: object) -> None:
-    """Show an error that no caller is there for."""
-    sys.unraisablehook(
-        SimpleNamespace(
-            exc_type=type(error), exc_value=error, exc_traceback=error.__traceback__, err_msg=None, object=where
+def report(error: BaseException, where: object) -> None:
+    """Show an error that no caller is there for; the hook that shows it is the user's, and may fail itself."""
+    with contextlib.suppress(BaseException):
+        sys.unraisablehook(
+            SimpleNamespace(
+                exc_type=type(error), exc_value=error, exc_traceback=error.__traceback__, err_msg=None, object=where
+            )
         )
-    )

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dlwrap import _driver
-from dlwrap._errors import CudaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,10 +43,10 @@ class Wait:
     device: int
     streams: tuple[TrackedStream, ...]
     device_wide: bool
-    finish: Callable[[CudaError | None], None]
+    finish: Callable[[Exception | None], None]
     urgent: bool = False
     _parts: int = 0
-    _failure: CudaError | None = None
+    _failure: Exception | None = None
 
     def begin(self) -> None:
         """Count the parts that have to end."""
@@ -55,7 +54,7 @@ class Wait:
         if self._parts == 0:
             self.finish(None)
 
-    def end_part(self, failure: CudaError | None) -> None:
+    def end_part(self, failure: Exception | None) -> None:
         """Note that one part ended."""
         self._parts -= 1
         self._failure = self._failure or failure
@@ -125,34 +124,53 @@ class EventWaits:
 
     def _record(self, queue: _Queue) -> None:
         """Record one event for all; nothing changes while the stream captures."""
+        waits, queue.unrecorded = queue.unrecorded, []
+        event, recorded = None, False
         try:
-            with _driver.primary_context(queue.stream.device):
-                event = _driver.create_event()
-                try:
-                    recorded = _driver.record_unless_capturing(event, queue.stream.handle)
-                except CudaError:
-                    _driver.destroy_event(event)
-                    raise
-            if recorded:
-                queue.recordings.append(_Recording(event, queue.unrecorded))
-            else:
-                _driver.destroy_event(event)
-                return
-        except CudaError:
-            for wait in queue.unrecorded:
+            _driver.use_primary_context(queue.stream.device)
+            event = _driver.create_event()
+            recorded = _driver.record_unless_capturing(event, _stream_to_record_on(queue.stream))
+        except Exception:  # noqa: BLE001 -- whatever failed, the device can still be waited for as a whole
+            for wait in waits:
                 self._wait_for_device(wait)
-        queue.unrecorded = []
+        else:
+            if recorded:
+                queue.recordings.append(_Recording(event, waits))
+            else:
+                queue.unrecorded = waits
+        if event is not None and not recorded:
+            _destroy(event)
 
     def _poll(self, recording: _Recording) -> bool:
-        """End the waits of an event that is done; an event that fails tells nothing about the stream."""
-        failure = None
+        """End the waits of an event that is done."""
         try:
             if not _driver.is_event_done(recording.event):
                 return False
-        except CudaError as error:
-            failure = error
-        with contextlib.suppress(CudaError):
-            _driver.destroy_event(recording.event)
+            end: Callable[[Wait], None] = _end_well
+        except Exception:  # noqa: BLE001 -- the event tells nothing: it may be one of a capture that came and went
+            end = self._wait_for_device
+        _destroy(recording.event)
         for wait in recording.waits:
-            wait.end_part(failure)
+            end(wait)
         return True
+
+
+def _stream_to_record_on(stream: TrackedStream) -> int:
+    """Give a stream on which an event comes after what is on this one; called with its context current.
+
+    Recording on the legacy stream itself would break the capture of a blocking stream that begins at that moment,
+    and be a barrier between the program's blocking streams.
+    """
+    if stream.handle == _driver.LEGACY_STREAM:
+        return _driver.stream_after_legacy(stream.device)
+    return stream.handle
+
+
+def _end_well(wait: Wait) -> None:
+    wait.end_part(None)
+
+
+def _destroy(event: Any) -> None:
+    """Destroy an event if the driver lets it; nobody needs it any more."""
+    with contextlib.suppress(Exception):
+        _driver.destroy_event(event)

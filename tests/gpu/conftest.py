@@ -74,6 +74,17 @@ def _settle() -> dlwrap.Stats:
         time.sleep(1e-3)
 
 
+@pytest.fixture
+def fact(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Tell what was measured."""
+
+    def tell(text: str) -> None:
+        request.node.user_properties.append(("fact", text))
+        print(f"FACT: {text}")
+
+    return tell
+
+
 # ---- work that the test lets go ----
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import textwrap
 import threading
+import time
 
 import _cuda
 import numpy as np
@@ -25,17 +26,6 @@ from _cuda import (
     code,
 )
 from _script import start_script
-
-
-@pytest.fixture
-def fact(request):
-    """Tell what was measured."""
-
-    def tell(text):
-        request.node.user_properties.append(("fact", text))
-        print(f"FACT: {text}")
-
-    return tell
 
 
 def in_primary_context(function):
@@ -363,7 +353,7 @@ GRAPH_PROLOGUE = """
     _cuda.call("cuInit", 0)
     _cuda.call("cuCtxSetCurrent", _cuda.primary_context())
     stream, joined = _cuda.create_stream(), _cuda.create_stream()
-    event = _cuda.call("cuEventCreate", 0)
+    event, memory = _cuda.call("cuEventCreate", 0), _cuda.call("cuMemAlloc", 64)
     def begin():
         _cuda.call("cuStreamBeginCapture", stream, _cuda.capture_mode("relaxed"))
     def end():
@@ -393,10 +383,11 @@ QUESTIONS = {
         _cuda.call("cuStreamWaitEvent", stream, event, 0)
         print("result", _cuda.code("cuStreamDestroy", joined), "and the capture ends with", end())
     """,
-    "destroying a stream that has not joined its capture back": """
+    "destroying a stream whose captured work has not joined back": """
         begin()
         _cuda.call("cuEventRecord", event, stream)
         _cuda.call("cuStreamWaitEvent", joined, event, 0)
+        _cuda.call("cuMemsetD8Async", memory, 0, 64, joined)
         print("result", _cuda.code("cuStreamDestroy", joined), "and the capture ends with", end())
     """,
     "cuStreamIsCapturing and cuStreamGetCaptureInfo of the legacy stream beside a capture of a blocking one": """
@@ -413,3 +404,154 @@ def test_what_the_driver_answers_about_graphs(fact, question):
     done = start_script(textwrap.dedent(GRAPH_PROLOGUE) + textwrap.dedent(QUESTIONS[question]))
     answer = done.stdout.strip() or (done.stderr.strip().splitlines() or ["nothing"])[-1]
     fact(f"{question}: {answer}" + (f", and the program ends with {done.returncode}" if done.returncode else ""))
+
+
+# ---- waiting for the legacy stream without touching it ----
+
+NOT_READY = 600
+
+
+def wait_for(event):
+    """Give what the event's query says in the end."""
+    deadline = time.monotonic() + 20
+    while (result := code("cuEventQuery", event)) == NOT_READY and time.monotonic() < deadline:
+        time.sleep(1e-4)
+    return result
+
+
+def record_on_a_stream_of_our_own():
+    """Record an event on a blocking stream that is made for it and destroyed at once."""
+    event, ours = call("cuEventCreate", 3), _cuda.create_stream(_cuda.BLOCKING)
+    call("cuEventRecord", event, ours)
+    call("cuStreamDestroy", ours)
+    return event
+
+
+def test_event_on_a_new_blocking_stream_comes_after_the_legacy_stream(latch):
+    latch.launch(LEGACY_STREAM)
+    latch.wait_until_started()
+    event = record_on_a_stream_of_our_own()
+    assert code("cuEventQuery", event) == NOT_READY
+    time.sleep(0.2)
+    assert code("cuEventQuery", event) == NOT_READY
+    assert latch.holds
+    latch.open()
+    assert wait_for(event) == 0
+    assert latch.finished
+    call("cuEventDestroy", event)
+
+
+def test_event_on_a_new_blocking_stream_comes_after_what_is_queued_on_the_legacy_stream(kernels, new_latch):
+    first, second = new_latch(), new_latch()
+    first.launch(LEGACY_STREAM)
+    second.launch(LEGACY_STREAM)
+    first.wait_until_started()
+    event = record_on_a_stream_of_our_own()
+    first.open()
+    second.wait_until_started()
+    time.sleep(0.1)
+    assert code("cuEventQuery", event) == NOT_READY
+    second.open()
+    assert wait_for(event) == 0
+    assert second.finished
+    call("cuEventDestroy", event)
+
+
+def test_event_on_a_new_blocking_stream_does_not_wait_for_other_streams(new_latch):
+    for flags in (_cuda.BLOCKING, _cuda.NON_BLOCKING):
+        latch, stream = new_latch(), _cuda.create_stream(flags)
+        latch.launch(stream)
+        latch.wait_until_started()
+        event = record_on_a_stream_of_our_own()
+        assert wait_for(event) == 0
+        assert latch.holds
+        latch.open()
+        latch.wait()
+        call("cuEventDestroy", event)
+        call("cuStreamDestroy", stream)
+
+
+@pytest.mark.parametrize("mode", CAPTURE_MODES)
+@pytest.mark.parametrize("flags", [_cuda.BLOCKING, _cuda.NON_BLOCKING], ids=["blocking", "non-blocking"])
+def test_event_on_a_new_blocking_stream_beside_a_capture(kernels, latch, mode, flags):
+    captured = _cuda.create_stream(flags)
+    latch.launch(LEGACY_STREAM)
+    latch.wait_until_started()
+
+    def record_and_wait():
+        with _cuda.current(), _cuda.relaxed():
+            event = record_on_a_stream_of_our_own()
+            first = code("cuEventQuery", event)
+            latch.open()
+            answers = first, wait_for(event), latch.finished
+            call("cuEventDestroy", event)
+            return answers
+
+    with Capture(captured, mode) as capture:
+        kernels.add(captured, 0, 0, 0.0)
+        assert Thread(record_and_wait).result() == (NOT_READY, 0, True)
+        kernels.add(captured, 0, 0, 0.0)
+    capture.replay()
+    call("cuStreamDestroy", captured)
+
+
+def test_how_many_streams_can_be_made_beside_a_running_kernel(latch, fact):
+    """In vain for one stream for each event: making many waits for the device."""
+    latch.launch(LEGACY_STREAM)
+    latch.wait_until_started()
+
+    def make():
+        events = 0
+        while latch.holds and events < 200:
+            call("cuEventDestroy", record_on_a_stream_of_our_own())
+            events += 1
+        return events
+
+    making = Thread(lambda: in_primary_context(make))
+    waits = making.goes_on(3)
+    latch.open()
+    fact(f"making and destroying 200 streams beside a running kernel waits for it: {waits}")
+    making.result()
+
+
+def test_streams_and_the_id_of_a_primary_context_that_is_reset(fact):
+    """In a program of its own, because a dead stream may end it."""
+    code = """
+        import _cuda
+        _cuda.call("cuInit", 0)
+        context = _cuda.primary_context()
+        _cuda.call("cuCtxSetCurrent", context)
+        before, stream = int(_cuda.call("cuCtxGetId", context)), _cuda.create_stream(_cuda.BLOCKING)
+        print("reset", _cuda.code("cuDevicePrimaryCtxReset", 0), flush=True)
+        print("current", _cuda.code("cuCtxSetCurrent", context), flush=True)
+        print("id", _cuda.code("cuCtxGetId", context), flush=True)
+        result, after = _cuda.bindings().cuCtxGetId(context)
+        print("another id", int(after) != before, flush=True)
+        result, event = _cuda.bindings().cuEventCreate(3)
+        print("event", int(result), flush=True)
+        print("record on the stream of before", _cuda.code("cuEventRecord", event, stream), flush=True)
+    """
+    done = start_script(code)
+    answers = ", ".join(done.stdout.split("\n")[:-1])
+    fact(f"a primary context that is reset: {answers}; the program ends with {done.returncode}")
+
+
+@pytest.mark.parametrize("mode", CAPTURE_MODES)
+def test_asking_for_an_event_of_a_capture_that_has_ended_breaks_no_other_capture(kernels, stream, mode):
+    event = call("cuEventCreate", 3)
+
+    def ask():
+        with _cuda.current(), _cuda.relaxed():
+            return code("cuEventQuery", event)
+
+    with Capture(stream, mode) as first:
+        kernels.add(stream, 0, 0, 0.0)
+        call("cuEventRecord", event, stream)
+    assert Thread(ask).result() == INVALID_VALUE
+    with Capture(stream, mode) as second:
+        kernels.add(stream, 0, 0, 0.0)
+        assert Thread(ask).result() == INVALID_VALUE
+        kernels.add(stream, 0, 0, 0.0)
+    first.replay()
+    second.replay()
+    call("cuEventDestroy", event)

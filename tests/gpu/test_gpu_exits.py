@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
+import subprocess
 import time
 
 import pytest
-from _script import run_script
+from _script import run_script, start_script
 
 EVERYTHING_IN_GLOBALS = """
     import numpy as np, {framework}, dlwrap
@@ -92,6 +95,113 @@ BESIDE_A_BUSY_THREAD = """
     sys.exit(0)
 """
 
+# A kernel runs on a stream that nobody tells of, and the release of what it uses is pending.
+BUSY = """
+    import os, signal, sys, threading, time, numpy as np, _cuda, dlwrap
+    from _latch import Kernels
+    _cuda.call("cuInit", 0)
+    _cuda.call("cuCtxSetCurrent", _cuda.primary_context())
+    latch = Kernels().new_latch(seconds=4)
+    buffer = dlwrap.wrap(np.zeros(1 << 16, np.float32))
+    stream = _cuda.create_stream()
+    capsule = buffer.__dlpack__(stream=stream, max_version=(1, 0))
+    latch.launch(stream, _cuda.device_address(buffer.array), 1 << 16)
+    latch.wait_until_started()
+    kept = dlwrap.wrap(np.zeros(64, np.float32))
+    del capsule, buffer
+    while not dlwrap.stats().pending: time.sleep(1e-3)
+"""
+
+# What the program does next, and the status that it ends with.
+ENDINGS = {
+    "sys.exit(3)": ("sys.exit(3)", 3),
+    "os._exit(3)": ("os._exit(3)", 3),
+    "a handler that exits": (
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(4)); os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)",
+        4,
+    ),
+    **{
+        number.name: (f"os.kill(os.getpid(), {int(number)}); time.sleep(60)", -number)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+    },
+}
+
+IN_A_GENERATOR = """
+    import numpy as np, torch, dlwrap
+
+    def generate():
+        with dlwrap.wrap(np.zeros(1 << 16, np.float32)) as buffer:
+            tensor = torch.from_dlpack(buffer)
+            tensor += 1
+            yield tensor
+
+    generator = generate()
+    cycle = [next(generator), generator]
+    cycle.append(cycle)
+    print("end")
+"""
+
+HELD_BY_CPP = """
+    import ctypes, numpy as np, _cuda, dlwrap
+    from _latch import Kernels
+    _cuda.call("cuInit", 0)
+    _cuda.call("cuCtxSetCurrent", _cuda.primary_context())
+    latch = Kernels().new_latch(seconds=2)
+    buffer = dlwrap.wrap(np.zeros(1 << 16, np.float32))
+    stream = _cuda.create_stream()
+    latch.launch(stream, buffer.ptr, 1 << 16)
+    latch.wait_until_started()
+    capsule = buffer.__dlpack__(stream=stream)
+    holder = ctypes.PyDLL({library!r})
+    holder.hold.argtypes = [ctypes.py_object]
+    holder.hold(capsule)
+    del buffer, capsule
+    print("end", flush=True)
+"""
+
+# Takes a legacy capsule, and deletes its tensor when the statics are destroyed, after Python.
+HOLDER = r"""
+#include <dlfcn.h>
+#include <unistd.h>
+
+struct Tensor { char unread[48]; void *context; void (*deleter)(Tensor *); };
+
+struct Holder {
+    Tensor *tensor = nullptr;
+    ~Holder() {
+        if (tensor != nullptr) {
+            tensor->deleter(tensor);
+            (void)!write(1, "deleted\n", 8);
+        }
+    }
+};
+
+static Holder holder;
+
+extern "C" void hold(void *capsule) {
+    auto *get = reinterpret_cast<void *(*)(void *, const char *)>(dlsym(RTLD_DEFAULT, "PyCapsule_GetPointer"));
+    auto *rename = reinterpret_cast<int (*)(void *, const char *)>(dlsym(RTLD_DEFAULT, "PyCapsule_SetName"));
+    holder.tensor = static_cast<Tensor *>(get(capsule, "dltensor"));
+    rename(capsule, "used_dltensor");
+}
+"""
+
+WORKERS = """
+    import multiprocessing, numpy as np, torch, dlwrap
+    from torch.utils.data import DataLoader
+
+    array = np.arange(64, dtype=np.float32)
+    tensor = torch.from_dlpack(dlwrap.wrap(array))
+    total = 0.0
+    for batch in DataLoader(torch.from_numpy(array), 8, num_workers=2, multiprocessing_context={method!r}):
+        with dlwrap.wrap(batch.numpy()) as wrapped:
+            on_gpu = torch.from_dlpack(wrapped)
+            total += float(on_gpu.sum())
+            del on_gpu
+    assert total == float(tensor.sum()) == float(array.sum())
+    print("end")
+"""
+
 FORK = """
     import gc, os, sys, warnings, numpy as np, {framework} as framework, dlwrap
 
@@ -157,3 +267,46 @@ def test_end_beside_a_thread_that_wraps_on_and_on(torch):
 def test_fork_with_live_buffers(request, framework, end_of_child):
     request.getfixturevalue(framework)
     assert run_script(FORK.format(framework=framework, end_of_child=end_of_child)) == "parent went on\n"
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_end_while_the_gpu_works(ending):
+    action, status = ENDINGS[ending]
+    begin = time.monotonic()
+    done = start_script(f"{BUSY}\n    {action}\n")
+    assert (done.returncode, done.stderr) == (status, "")
+    assert time.monotonic() - begin < 40
+
+
+def test_an_uncaught_exception_while_the_gpu_works():
+    done = start_script(f"{BUSY}\n    raise KeyError('of the user')\n")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback (most recent call last):\n")
+    assert done.stderr.endswith("\nKeyError: 'of the user'\n")
+    assert "dlwrap" not in done.stderr
+
+
+def test_an_interrupt_while_the_gpu_works():
+    done = start_script(f"{BUSY}\n    signal.raise_signal(signal.SIGINT); time.sleep(60)\n")
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr.endswith("\nKeyboardInterrupt\n")
+    assert "dlwrap" not in done.stderr
+
+
+def test_a_tensor_in_a_generator_in_a_cycle(torch):
+    assert run_script(IN_A_GENERATOR) == "end\n"
+
+
+def test_a_cpp_static_that_holds_a_tensor_in_use(tmp_path):
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("needs a C++ compiler")
+    source, library = tmp_path / "holder.cpp", tmp_path / "libholder.so"
+    source.write_text(HOLDER)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
+    assert run_script(HELD_BY_CPP.format(library=str(library))) == "end\ndeleted\n"
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_data_loader_workers_beside_wrapped_arrays(torch, method):
+    assert run_script(WORKERS.format(method=method), timeout=120) == "end\n"

@@ -309,7 +309,7 @@ def test_cupy_graph_owns_a_temporary_array(cupy, subject):
     assert_gone(subject)
 
 
-def test_cupy_graph_is_given_a_buffer_or_says_how(cupy, subject, record_property):
+def test_cupy_graph_is_given_a_buffer_or_says_how(cupy, subject, fact):
     buffer = dlwrap.wrap(subject.take())
     array = cupy.from_dlpack(buffer)
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -320,7 +320,7 @@ def test_cupy_graph_is_given_a_buffer_or_says_how(cupy, subject, record_property
         graph = stream.end_capture()
     stream.synchronize()
     keeps = bool(getattr(graph, "graph", 0))
-    record_property("fact", f"a CuPy graph keeps its CUgraph: {keeps}")
+    fact(f"a CuPy graph keeps its CUgraph: {keeps}")
     if keeps:
         dlwrap.keep_alive(graph, buffer)
         del buffer, array

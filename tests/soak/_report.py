@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from machine import describe_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from machine import describe_machine
+    from pathlib import Path
 
 
 @dataclass

@@ -203,11 +203,15 @@ def test_a_captured_event_is_free_again_once_recorded_elsewhere(cuda, outcome, t
     assert cuda.capture_status(calls.capturing) == "active"
 
 
-def test_a_captured_event_stays_captured_after_the_capture(cuda, outcome, calls):
-    cuda.begin_capture(calls.capturing)
+@pytest.mark.parametrize("mode", MODES)
+def test_an_event_of_a_capture_that_has_ended_stands_for_nothing(cuda, outcome, threads, calls, mode):
+    cuda.begin_capture(calls.capturing, mode)
     calls.record_on_the_capturing_stream()
     cuda.end_capture(calls.capturing)
-    assert outcome(calls.query_an_event()) == "CAPTURED_EVENT"
+    assert outcome(calls.query_an_event()) == "INVALID_VALUE"
+    cuda.begin_capture(calls.capturing, mode)
+    assert threads.run(lambda: outcome(calls.query_an_event()), relaxed=True) == "INVALID_VALUE"
+    assert cuda.capture_status(calls.capturing) == "active"
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -460,10 +464,22 @@ def test_an_event_of_a_joined_and_destroyed_stream_can_still_be_waited_for(cuda,
     cuda.end_capture(calls.capturing)
 
 
-def test_destroying_a_stream_with_work_that_was_not_joined_breaks_the_capture(cuda, calls, joined):
+def test_a_capture_ends_unjoined_after_a_stream_with_work_that_was_not_joined_is_destroyed(
+    cuda, outcome, calls, joined
+):
     cuda.launch(joined, calls.locked)
     cu.cuStreamDestroy(joined)
-    assert cuda.capture_status(calls.capturing) == "invalidated"
+    assert cuda.capture_status(calls.capturing) == "active"
+    assert outcome(cu.cuStreamEndCapture(calls.capturing)) == "STREAM_CAPTURE_UNJOINED"
+
+
+def test_a_stream_that_only_waited_for_the_capture_may_be_destroyed(cuda, outcome, calls, event):
+    waiting = cuda.create_stream()
+    cuda.begin_capture(calls.capturing)
+    cu.cuEventRecord(event, calls.capturing)
+    cu.cuStreamWaitEvent(waiting, event, 0)
+    cu.cuStreamDestroy(waiting)
+    assert outcome(cu.cuStreamEndCapture(calls.capturing)) == "SUCCESS"
 
 
 def update_dependencies(stream, nodes, flags=1):

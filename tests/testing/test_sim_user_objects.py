@@ -306,7 +306,7 @@ def test_destroying_the_capturing_stream_drops_its_references(stream, captured):
 
 def test_a_graph_under_capture_cannot_be_destroyed(outcome, stream, captured):
     graph = cu.cuStreamGetCaptureInfo(stream)[3]
-    assert outcome(cu.cuGraphDestroy(graph)) == "INVALID_VALUE"
+    assert outcome(cu.cuGraphDestroy(graph)) == "ILLEGAL_STATE"
     assert captured.destroyed == 0
     assert outcome(cu.cuStreamEndCapture(stream)) == "SUCCESS"
 

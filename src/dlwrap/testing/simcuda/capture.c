@@ -107,7 +107,7 @@ void capture_join(Stream *stream, Capture *capture) {
 void capture_joined(uint64_t stream_id) {
     for (Stream *stream = sim.streams; stream != NULL; stream = stream->next)
         if (stream->id == stream_id)
-            stream->unjoined = false;
+            stream->unjoined = stream->unjoined_work = false;
 }
 
 /* Begin a capture on the stream. */
@@ -140,7 +140,7 @@ static Graph *detach(Capture *capture) {
         if (stream->capture != capture)
             continue;
         stream->capture = NULL;
-        stream->unjoined = false;
+        stream->unjoined = stream->unjoined_work = false;
     }
     Capture **link = &sim.captures;
     while (*link != capture)
@@ -155,7 +155,7 @@ static bool has_unjoined(const Capture *capture) {
     for (const Stream *stream = sim.streams; stream != NULL; stream = stream->next)
         if (stream->capture == capture && stream->unjoined)
             return true;
-    return false;
+    return capture->lost_work;
 }
 
 /* End the capture that began on the stream; *graph is NULL unless it succeeded. */
@@ -181,16 +181,16 @@ Result capture_end(Stream *stream, Graph **graph) {
     return result;
 }
 
-/* A stream that is destroyed leaves its capture: it ends one that began there, and breaks one that it was not
- * joined to. */
+/* A stream that is destroyed leaves its capture: it ends one that began there, and one that it took work into
+ * without being joined can only end unjoined. */
 void capture_abandon(Stream *stream) {
     Capture *capture = stream->capture;
     if (capture == NULL)
         return;
     if (capture->origin == stream)
         graph_destroy(detach(capture));
-    else if (stream->unjoined)
-        capture_invalidate(capture);
+    else if (stream->unjoined_work)
+        capture->lost_work = true;
     stream->capture = NULL;
 }
 

@@ -103,12 +103,13 @@ API Result cuEventRecordWithFlags(Handle *event, Handle *stream, unsigned flags)
     return record("cuEventRecordWithFlags", event, stream);
 }
 
-/* Why the event cannot be waited for: captured (which breaks the capture), or some capture forbids it. */
+/* Why the event cannot be waited for: captured (which breaks an open capture), or some capture forbids it. */
 static Result check_wait(const Event *event) {
     if (event->capture_id != 0) {
         Capture *capture = capture_by_id(event->capture_id);
-        if (capture != NULL)
-            capture_invalidate(capture);
+        if (capture == NULL)
+            return INVALID_VALUE;
+        capture_invalidate(capture);
         return CAPTURED_EVENT;
     }
     Result result = event->context->error;

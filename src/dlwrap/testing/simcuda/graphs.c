@@ -94,8 +94,10 @@ static bool under_capture(const Graph *graph) {
 
 /* Destroy the program's graph: not one that belongs to a capture or to a node. */
 Result graph_discard(Graph *graph) {
-    if (graph_known(graph) == NULL || graph->embedded || under_capture(graph))
+    if (graph_known(graph) == NULL || graph->embedded)
         return INVALID_VALUE;
+    if (under_capture(graph))
+        return ILLEGAL_STATE;
     graph_destroy(graph);
     return SUCCESS;
 }

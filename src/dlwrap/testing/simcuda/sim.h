@@ -123,6 +123,7 @@ struct Stream {
     unsigned users;
     Capture *capture;
     bool unjoined;
+    bool unjoined_work; /* not only a wait */
 };
 
 /* One cuEventRecord; shared by the event, the operation and those that wait for it. */
@@ -151,7 +152,8 @@ struct Capture {
     uint64_t thread;
     uint64_t id;
     Graph *graph;
-    Op *last_node; /* what cuStreamGetCaptureInfo points to */
+    bool lost_work; /* of a destroyed stream: nothing can join it any more */
+    Op *last_node;  /* what cuStreamGetCaptureInfo points to */
 };
 
 /* Bytes that an operation touches, by their host address. */

@@ -257,7 +257,7 @@ Result work_submit(Stream *stream, Op *op) {
         op_free(op);
     } else if (stream->capture != NULL) {
         graph_append(stream->capture->graph, op);
-        stream->unjoined = stream != stream->capture->origin;
+        stream->unjoined = stream->unjoined_work = stream != stream->capture->origin;
     } else {
         work_enqueue(stream, op);
     }
