@@ -35,28 +35,27 @@ BRIEFLY = 0.02  # seconds, where the fault says that there is a capture, whose e
 
 # ---- what can go wrong ----
 
-CODES = {
-    1: "invalid value",
-    2: "out of memory",
-    3: "not initialised",
-    4: "driver shutting down",
-    100: "no device",
-    201: "invalid context",
-    700: "illegal address, sticky",
-    709: "context destroyed",
-    712: "already registered",
-    713: "not registered",
-    719: "launch failed, sticky",
-    800: "not permitted",
-    801: "not supported",
-    900: "capture unsupported",
-    901: "capture invalidated",
-    906: "capture implicit",
-    907: "captured event",
-    999: "unknown",
-    12345: "unknown to the bindings",
-}
+# dlwrap itself decides on these results, whoever returns them;
+DECIDED = (1, 712, 713, 801, 906)
+# these stand for all others, which it treats alike: no memory, driver gone, context gone, sticky, passing, unknown;
 COMMON = (2, 4, 201, 700, 999, 12345)
+# and these a function may return beside, as its manual page says.
+BESIDE = {
+    "cuInit": (100, 804),
+    "cuDeviceGetCount": (3,),
+    "cuDeviceGetAttribute": (101,),
+    "cuDevicePrimaryCtxRetain": (46, 101),
+    "cuCtxPushCurrent": (709,),
+    "cuCtxSetCurrent": (709,),
+    "cuMemHostRegister": (800, 900, 901),
+    "cuMemHostUnregister": (719, 900),
+    "cuEventQuery": (400, 709, 719, 900, 907),
+    "cuEventRecord": (400, 709, 900, 901),
+    "cuStreamIsCapturing": (400, 709, 901),
+    "cuStreamGetCaptureInfo": (400, 901),
+    "cuGraphRetainUserObject": (400,),
+    "cuGetProcAddress": (500,),
+}
 CAPTURES = 906
 
 # (function, code): a driver that says so tells a lie, because in these scenarios it is not true.
@@ -69,7 +68,7 @@ TRUSTED = {
 }
 # What puts the caller's state back; where it goes on failing, nothing can.
 RESTORING = {"cuCtxPopCurrent", "cuThreadExchangeStreamCaptureMode"}
-MOST_CALLS = 6  # of one function in one scenario that are made to fail: beyond are repeated polls
+MOST_CALLS = 4  # of one function in one scenario that are made to fail: beyond are repeated polls
 
 RAISED = {
     "a missing function": lambda: RuntimeError("Function not found"),
@@ -478,7 +477,7 @@ class World:
         dlwrap.wrap(np.zeros(1)).close(SECONDS)  # starts the threads
 
     def play(self, scenario, fault=None):
-        """Run a scenario with a fault, and say what is wrong then; give the driver's calls too."""
+        """Run a scenario with a fault, and say what is wrong then; without one, give the driver's calls too."""
         cuda = self.cuda
         self.begin()
         arrays = cuda.host_arrays_alive
@@ -492,7 +491,7 @@ class World:
                 next(steps)
                 with contextlib.suppress(*[TimeoutError] * (patience < SECONDS)):
                     attempt(dlwrap.reclaim, patience)
-            calls = Counter(call.function for call in cuda.calls())
+            calls = Counter() if fault else Counter(call.function for call in cuda.calls())
             restorable = not (fault and fault.function in RESTORING and fault.is_lasting)
             wrong = self._state_of_caller() if restorable else []
             if not restorable:
@@ -574,10 +573,10 @@ class World:
             array = self.cuda.host_array(64)
             with dlwrap.wrap(array) as buffer:
                 take(buffer.__dlpack__(stream=1)).delete()
-            again = dlwrap.wrap(array)
-            take(again.__dlpack__(stream=2)).delete()
-            del again
-            dlwrap.reclaim(SECONDS)
+            if self.cuda.registrations:  # perhaps the page of a device-wide wait, which the next one puts right
+                again = dlwrap.wrap(array)
+                take(again.__dlpack__(stream=2)).delete()
+                again.close(SECONDS)
         except Exception as error:  # noqa: BLE001 -- any error is what is looked for
             return [f"the next use fails: {error!r}"]
         return [] if dlwrap.stats().leaked == leaked else ["the next use is kept"]
@@ -591,7 +590,8 @@ def world(cuda, leaks, monkeypatch):
     made = World(cuda, shown, kept)
     yield made
     cuda.reset(force=True)
-    gc.collect()
+    if cuda.host_arrays_alive:
+        gc.collect()
     assert cuda.host_arrays_alive == 0
 
 
@@ -635,13 +635,14 @@ def pytest_generate_tests(metafunc):
 
 def faults_of(function, count):
     """The first call with each code, every later one with the commonest, and these also again and again."""
-    for code in CODES:
+    for code in (*DECIDED, *COMMON, *BESIDE.get(function, ())):
         if (function, code) not in LIES:
             yield Fault(function, code)
     for code in COMMON:
         yield from (Fault(function, code, nth) for nth in range(2, count + 1))
-        yield Fault(function, code, times=5)
         yield Fault(function, code, times=1 << 40)
+    for code in (700, 12345):
+        yield Fault(function, code, times=5)
     yield Fault(function, CAPTURES, times=1 << 40)
 
 
@@ -726,10 +727,9 @@ def test_a_release_that_is_pending_when_the_driver_goes_is_kept_and_counted(gone
     for _ in range(3):
         in_use(cuda, 1)
     settle()
-    with Gone(code).planned(cuda):
-        with pytest.warns(dlwrap.DLWrapWarning) as caught, pytest.raises(dlwrap.DLWrapError, match="memory is kept"):
-            dlwrap.reclaim(SECONDS)
-        cuda.let_go(1)
+    with pytest.warns(dlwrap.DLWrapWarning) as caught, Gone(code).planned(cuda):
+        attempt(dlwrap.reclaim, SECONDS)
+    cuda.let_go(1)
     assert (dlwrap.stats().pending, dlwrap.stats().leaked, len(caught)) == (0, 3, 1)
     assert len(cuda.registrations) == 3
 

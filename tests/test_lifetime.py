@@ -297,6 +297,19 @@ def test_a_capture_on_the_stream_delays_the_release_and_stays_valid(cuda, kind, 
     assert not scene.alive
 
 
+def test_no_event_is_recorded_on_a_capturing_stream(cuda, kind):
+    scene, stream = Scene(cuda, stream=None), OwnedStream(cuda, blocking=False)
+    scene.buffer.record_stream(stream)
+    cuda.begin_capture(stream.ptr)
+    scene.drop("array", "buffer")
+    settle()
+    assert cuda.count("cuStreamIsCapturing") > 0
+    assert cuda.count("cuEventRecord") == 0
+    cuda.end_capture(stream.ptr)
+    dlwrap.reclaim(SECONDS)
+    assert cuda.count("cuEventRecord") == 1
+
+
 @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
 def test_wrap_export_release_and_close_leave_a_capture_of_another_thread_valid(cuda, kind, mode):
     stream = cuda.create_stream(blocking=False)

@@ -71,8 +71,8 @@ MUTATIONS = [
     Mutation(
         "the wait for the device",
         "_barrier.py",
-        "        _driver.register(pointer, page.nbytes)\n        _driver.unregister(pointer)\n",
-        "        pass\n",
+        "    _driver.use_primary_context(device)\n",
+        "    return\n",
         ("tests/test_lifetime.py",),
     ),
     Mutation(
@@ -85,8 +85,8 @@ MUTATIONS = [
     Mutation(
         "the hold on the array until it is unregistered",
         "_pinning.py",
-        "found = Registration(wanted.start, wanted.stop, read_only, layout.hold)",
-        "found = Registration(wanted.start, wanted.stop, read_only)",
+        "found = Registration(wanted.start, wanted.stop, read_only, device, layout.hold)",
+        "found = Registration(wanted.start, wanted.stop, read_only, device)",
         ("tests/test_lifetime.py", "tests/test_pinning.py"),
     ),
     Mutation(
@@ -97,10 +97,17 @@ MUTATIONS = [
         ("tests/test_graphs.py",),
     ),
     Mutation(
-        "the relaxed capture mode of threads",
+        "the relaxed capture mode of the calling thread",
         "_driver.py",
-        "CU_STREAM_CAPTURE_MODE_RELAXED",
-        "CU_STREAM_CAPTURE_MODE_GLOBAL",
+        "return _paired(exchange, _module().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED, exchange)",
+        "return contextlib.nullcontext()",
+        ("tests/test_lifetime.py", "tests/test_driver.py"),
+    ),
+    Mutation(
+        "the relaxed capture mode of dlwrap's own threads",
+        "_driver.py",
+        '    _call("cuThreadExchangeStreamCaptureMode", _module()',
+        '    _call("cuCtxGetCurrent") or (_module()',
         ("tests/test_lifetime.py", "tests/test_driver.py"),
     ),
     Mutation(

@@ -41,7 +41,7 @@ PROMISES = [
         "Nothing blocks in a deleter or finaliser, on any thread, also during and after finalisation",
         ("test_native", "test_collections", "test_slow_driver", "test_exit"),
         ("test_gpu_exits",),
-        ("threads", "native-thread", "native-address"),
+        ("threads",),
     ),
     Promise(
         "The order wait, unregister, drop; nothing is dropped that the GPU may still use",
