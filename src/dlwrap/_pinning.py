@@ -247,6 +247,8 @@ class PinTable:
         except CudaError as error:
             if _driver.succeeded(made.results):
                 self._release_and_wait(user)
+            if error.call == "cuMemHostGetDevicePointer":
+                raise _explain_refusal(error, made) from error
             if error.call != "cuMemHostRegister" or error.code == _driver.NO_DRIVER:
                 raise
             self.release(user)
@@ -445,6 +447,7 @@ _CURES = {
 
 def _explain_refusal(error: CudaError, refused: Registration) -> CudaError:
     """Say what could not be page-locked, and the cure."""
-    cure = _CURES.get(error.code, f"{error.explanation}; wrap a copy")
+    cures = _CURES if error.call == "cuMemHostRegister" else {}
+    cure = cures.get(error.code, f"{error.explanation}; wrap a copy")
     explanation = f"cannot page-lock {refused.nbytes} bytes at {refused.start:#x}: {cure}"
     return CudaError(error.code, error.name, explanation, error.call)
