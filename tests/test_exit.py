@@ -625,6 +625,8 @@ except ImportError:
     import _xxsubinterpreters as interpreters
 buffer = dlwrap.wrap(array())
 buffer.record_stream(1)
+for name in [name for name in os.environ if name.startswith("COVERAGE_PROCESS")]:
+    del os.environ[name]  # it would be measured, and coverage cannot in a second interpreter
 interpreter = interpreters.create()
 interpreters.run_string(interpreter, "import threading; kept = [object()]; kept.append(kept)")
 """

@@ -531,12 +531,13 @@ def test_keep_alive_keeps_all_buffers_or_none(device, stream, function, captured
 
 
 def test_a_driver_without_user_objects_refuses_exports_into_captures(cuda, monkeypatch):
-    monkeypatch.setattr("dlwrap._driver._address", refuse_to_find)
     buffer = dlwrap.wrap(np.zeros(4))
+    monkeypatch.setattr("dlwrap._driver._address", refuse_to_find)
     stream = cuda.create_stream()
     cuda.begin_capture(stream)
     with pytest.raises(dlwrap.CudaError, match="this driver has no cuUserObjectCreate"):
         buffer.__dlpack__(stream=stream)
+    monkeypatch.undo()
     cuda.destroy_graph(cuda.end_capture(stream))
 
 
