@@ -30,8 +30,12 @@ MOST_LINES = 2000  # of one operation; more means that it never runs through
 
 
 @functools.cache
-def exits_of_with(code):
-    """The offsets at which `with` blocks are left: CPython lets no interrupt in there before it has called __exit__."""
+def untouchable(code):
+    """The offsets at which only a trace function raises, and skips what `with` promises; no interrupt comes there.
+
+    Where a `with` block is left: interrupts come before, at the end of its last call, or after. And the next turn of a
+    comprehension that Python 3.12 and 3.13 run inside the function: an interrupt comes before the jump.
+    """
     instructions = list(dis.get_instructions(code))
     names = [each.opname for each in instructions]
     offsets = set()
@@ -43,6 +47,8 @@ def exits_of_with(code):
             while names[first - 1] in {"SWAP", "ROT_TWO", "POP_BLOCK", "NOP"}:  # the value of a `return` inside
                 first -= 1
             offsets |= {each.offset for each in instructions[first : at + 1]}
+        if name == "FOR_ITER" and names[at - 2] in {"BUILD_LIST", "BUILD_SET", "BUILD_MAP"} and names[at - 1] == "SWAP":
+            offsets.add(instructions[at].offset)
     return offsets
 
 
@@ -54,7 +60,7 @@ def interrupted(operation, line, error, files=FILES):
         nonlocal left, where
         if frame.f_code.co_filename not in files:
             return None
-        if event == "line" and frame.f_lasti not in exits_of_with(frame.f_code):
+        if event == "line" and frame.f_lasti not in untouchable(frame.f_code):
             left -= 1
             if left == 0:
                 where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from scripts import outcome, run
+
 SHIM = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -87,3 +89,66 @@ def test_an_allocation_that_fails_leaves_nothing(shim, code, printed):
     command = [sys.executable, "-c", PRELUDE + code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", printed + "\n")
+
+
+FAILING = """
+import _testcapi
+from dlwrap import _native
+from dlwrap._native import Exporter, live_exports, wait
+
+def until_it_succeeds(call):
+    "Let the first Python allocation fail, then the second, ...; give the result, and how often it failed."
+    failures = 0
+    while True:
+        _testcapi.set_nomemory(failures, failures + 1)
+        try:
+            return call(), failures
+        except MemoryError:
+            failures += 1
+        finally:
+            _testcapi.remove_mem_hooks()
+
+def exporter(key):
+    return Exporter(key, 0, 0, 0, (2, 32, 1), (10**6, 10**7), (10**7, 1), False)
+"""
+
+
+def run_failing(code):
+    """Run a program with allocations of Python that fail; give what it printed."""
+    pytest.importorskip("_testcapi", reason="CPython was built without the module of its own tests")
+    done = run(code, prologue=FAILING)
+    assert outcome(done) == (0, "")
+    return done.stdout
+
+
+def test_no_released_key_is_lost_when_python_is_out_of_memory():
+    code = """
+keys = [10**6 + number for number in range(3)]
+for key in keys:
+    exporter(key)
+taken, failures = until_it_succeeds(lambda: wait(0.0))
+print(failures > 2, taken == keys, wait(0.0))
+"""
+    assert run_failing(code) == "True True []\n"
+
+
+def test_an_exporter_that_python_has_no_memory_for_releases_nothing():
+    code = """
+made, failures = until_it_succeeds(lambda: exporter(7))
+print(failures > 0, wait(0.0))
+del made
+print(wait(0.0))
+"""
+    assert run_failing(code) == "True []\n[7]\n"
+
+
+@pytest.mark.parametrize("minor", [-1, 0])
+def test_an_export_that_python_has_no_memory_for_leaves_nothing(minor):
+    code = f"""
+made = exporter(7)
+capsule, failures = until_it_succeeds(lambda: made.export({minor}, False, False))
+print(failures > 0, made.exports, live_exports())
+del capsule
+print(made.exports, live_exports(), made.close(), wait(0.0))
+"""
+    assert run_failing(code) == "True 1 1\n0 0 0 [7]\n"

@@ -465,25 +465,33 @@ static Lease *take_released(void) {
     return first_first;
 }
 
+/* Does something to every lease of a list, which may take it off. */
+static void for_each(Lease *lease, void (*act)(Lease *)) {
+    while (lease != NULL) {
+        Lease *next = lease->next;
+        act(lease);
+        lease = next;
+    }
+}
+
 /* Turns the released leases into a list of their keys. */
 static PyObject *collect_released(void) {
     PyObject *keys = PyList_New(0);
     if (keys == NULL) {
         return NULL;
     }
-    Lease *lease = take_released();
-    while (lease != NULL) {
-        Lease *next = lease->next;
+    Lease *taken = take_released();
+    for (Lease *lease = taken; lease != NULL; lease = lease->next) {
         PyObject *key = PyLong_FromUnsignedLongLong(lease->key);
         if (key == NULL || PyList_Append(keys, key) != 0) {
             Py_XDECREF(key);
             Py_DECREF(keys);
-            return NULL; /* the rest leaks: out of memory */
+            for_each(taken, push_released); /* out of memory: for the next call */
+            return NULL;
         }
         Py_DECREF(key);
-        drop_memory(lease);
-        lease = next;
     }
+    for_each(taken, drop_memory);
     return keys;
 }
 
