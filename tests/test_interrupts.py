@@ -34,7 +34,7 @@ def untouchable(code):
     """The offsets at which only a trace function raises, and skips what `with` promises; no interrupt comes there.
 
     Where a `with` block is left: interrupts come before, at the end of its last call, or after. And the next turn of a
-    comprehension that Python 3.12 and 3.13 run inside the function: an interrupt comes before the jump.
+    comprehension that Python 3.12 and 3.13 run inside the function: interrupts do reach the `with` from there.
     """
     instructions = list(dis.get_instructions(code))
     names = [each.opname for each in instructions]
@@ -48,7 +48,8 @@ def untouchable(code):
                 first -= 1
             offsets |= {each.offset for each in instructions[first : at + 1]}
         if name == "FOR_ITER" and names[at - 2] in {"BUILD_LIST", "BUILD_SET", "BUILD_MAP"} and names[at - 1] == "SWAP":
-            offsets.add(instructions[at].offset)
+            turn = instructions[at].offset
+            offsets |= {turn} | {each.offset for each in instructions if "JUMP" in each.opname and each.argval == turn}
     return offsets
 
 
