@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -23,15 +24,25 @@ def array(fill=1, shape=1024):
 
 
 def run(
-    code: str, *options: str, first: str = "", prologue: str = PROLOGUE, timeout: float = TIMEOUT
+    code: str,
+    *options: str,
+    first: str = "",
+    prologue: str = PROLOGUE,
+    timeout: float = TIMEOUT,
+    measured: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `first`, the prologue and `code` as one program, with options for the interpreter."""
+    """Run `first`, the prologue and `code` as one program, with options for the interpreter.
+
+    One that coverage cannot measure, because its own code fails there, says `measured=False`.
+    """
+    names = [name for name in os.environ if measured or not name.startswith("COVERAGE_PROCESS")]
     path = f"import sys\nsys.path[:0] = {sys.path!r}\n"
     # Modules of the tests, such as `capsules`, are found; a program that hangs raises TimeoutExpired.
     return subprocess.run(
         [sys.executable, *options, "-c", path + first + prologue + code],
         capture_output=True,
         text=True,
+        env={name: os.environ[name] for name in names},
         timeout=timeout,
         check=False,
     )
