@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 
+def pose_as_cupy(cls):
+    """Give a class the name of CuPy's streams, whose handles live as long as the objects."""
+    cls.__module__, cls.__qualname__ = "cupy.cuda.stream", "Stream"
+    return cls
+
+
+@pose_as_cupy
 class OwnedStream:
     """Poses as a CuPy stream: holding it keeps the handle alive."""
 
@@ -13,7 +20,16 @@ class OwnedStream:
         return (0, self.ptr)
 
 
-OwnedStream.__module__, OwnedStream.__qualname__ = "cupy.cuda.stream", "Stream"
+@pose_as_cupy
+class SimulatedStream(OwnedStream):
+    """Likewise; it makes the stream on the simulated driver, and its end is the stream's."""
+
+    def __init__(self, cuda, **options):
+        self._cuda = cuda
+        super().__init__(cuda.create_stream(**options))
+
+    def __del__(self):
+        self._cuda.destroy_stream(self.ptr)
 
 
 class UnknownStream(OwnedStream):

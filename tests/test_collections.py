@@ -16,6 +16,7 @@ from capsules import take
 from dlwrap import _lifetime
 from patience import SECONDS, settle
 from scripts import outcome, run
+from stream_objects import SimulatedStream
 
 KINDS = {"pinned": {}, "pageable": {"pageable": True}}
 
@@ -73,22 +74,6 @@ def on_another_thread(function):
 # ---- inside a capture ----
 
 
-class OwnedStream:
-    """Poses as a CuPy stream: holding it keeps the handle alive."""
-
-    def __init__(self, cuda, **options):
-        self._cuda, self.ptr = cuda, cuda.create_stream(**options)
-
-    def __cuda_stream__(self):
-        return (0, self.ptr)
-
-    def __del__(self):
-        self._cuda.destroy_stream(self.ptr)
-
-
-OwnedStream.__module__, OwnedStream.__qualname__ = "cupy.cuda.stream", "Stream"
-
-
 def use_nothing(buffer, stream):
     """Leave the buffer unused."""
 
@@ -114,7 +99,7 @@ def use_on_the_capturing_stream(buffer, stream):
 def test_a_collection_during_a_capture_leaves_it_valid_and_releases_afterwards(
     cuda, kind, use, collect_on, blocking, mode
 ):
-    stream, array = OwnedStream(cuda, blocking=blocking), cuda.host_array(8)
+    stream, array = SimulatedStream(cuda, blocking=blocking), cuda.host_array(8)
     alive, buffer = weakref.ref(array), dlwrap.wrap(array)
     use(buffer, stream)
     in_a_cycle(buffer)

@@ -27,6 +27,7 @@ from capsules import take
 from cuda_calls import checked, create_context
 from dlwrap import _driver, _lifetime, _native
 from patience import SECONDS, settle
+from stream_objects import SimulatedStream
 
 GLOBAL = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
 THREAD_LOCAL = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
@@ -155,22 +156,6 @@ def works(operation, *args):
     return True
 
 
-class OwnedStream:
-    """Poses as a CuPy stream: holding it keeps the handle alive."""
-
-    def __init__(self, cuda, **options):
-        self._cuda, self.handle = cuda, cuda.create_stream(**options)
-
-    def __cuda_stream__(self):
-        return (0, self.handle)
-
-    def __del__(self):
-        self._cuda.destroy_stream(self.handle)
-
-
-OwnedStream.__module__, OwnedStream.__qualname__ = "cupy.cuda.stream", "Stream"
-
-
 def live(cuda, stream, *, recorded=None, **options):
     """Wrap, export, run a kernel, and drop everything while it runs; the kernel ends when the manager knows of it."""
     array = cuda.host_array(64)
@@ -189,15 +174,15 @@ def live(cuda, stream, *, recorded=None, **options):
 
 
 def tracked_stream(cuda, patience):
-    stream = OwnedStream(cuda)
+    stream = SimulatedStream(cuda)
     yield
-    live(cuda, stream.handle, recorded=stream)
+    live(cuda, stream.ptr, recorded=stream)
     yield
 
 
 def tracked_stream_alone(cuda, patience):
-    stream = OwnedStream(cuda, blocking=False)
-    handle = stream.handle
+    stream = SimulatedStream(cuda, blocking=False)
+    handle = stream.ptr
     yield
     array = cuda.host_array(64)
     buffer = attempt(dlwrap.wrap, array)
@@ -318,7 +303,7 @@ def the_view_instead_of_its_owner(cuda, patience):
 
 
 def use_on_the_host(cuda, patience):
-    stream = OwnedStream(cuda)
+    stream = SimulatedStream(cuda)
     yield
     buffer = attempt(dlwrap.wrap, cuda.host_array(64))
     if buffer:
@@ -343,9 +328,9 @@ def an_export_of_a_copy(cuda, patience):
 
 
 def several_releases_and_reclaim(cuda, patience):
-    stream = OwnedStream(cuda)
+    stream = SimulatedStream(cuda)
     yield
-    for recorded in (1, stream, stream.handle):
+    for recorded in (1, stream, stream.ptr):
         buffer = attempt(dlwrap.wrap, cuda.host_array(64))
         if buffer:
             attempt(buffer.record_stream, recorded)
@@ -368,21 +353,21 @@ def a_second_device(cuda, patience):
 
 
 def a_capture(cuda, patience):
-    stream = OwnedStream(cuda, blocking=False)
-    cuda.begin_capture(stream.handle)
+    stream = SimulatedStream(cuda, blocking=False)
+    cuda.begin_capture(stream.ptr)
     yield
     array = cuda.host_array(64)
     buffer = attempt(dlwrap.wrap, array)
     if buffer:
         attempt(buffer.record_stream, stream)
         attempt(dlwrap.keep_alive, stream, buffer)
-    if buffer and attempt(buffer.__dlpack__, stream=stream.handle):
-        cuda.launch(stream.handle, array)
+    if buffer and attempt(buffer.__dlpack__, stream=stream.ptr):
+        cuda.launch(stream.ptr, array)
     del array, buffer
     settle()
-    assert cuda.capture_status(stream.handle) == "active"
+    assert cuda.capture_status(stream.ptr) == "active"
     yield
-    checked(driver.cuGraphDestroy(driver.CUgraph(cuda.end_capture(stream.handle))))
+    checked(driver.cuGraphDestroy(driver.CUgraph(cuda.end_capture(stream.ptr))))
 
 
 def two_buffers_that_a_graph_keeps(cuda, patience):

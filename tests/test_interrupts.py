@@ -22,6 +22,7 @@ from cuda_calls import checked
 from dlwrap import _driver
 from patience import SECONDS, eventually
 from scripts import outcome, run
+from stream_objects import SimulatedStream
 
 FILES = {str(path) for path in Path(dlwrap.__file__).parent.glob("*.py")}
 FOREVER = float("inf")
@@ -101,7 +102,7 @@ class Scene:
         self.cuda = cuda
         self.parent = cuda.host_array(1000)
         self.array = self.parent[:500]
-        self.stream = OwnedStream(cuda)
+        self.stream = SimulatedStream(cuda, blocking=False)
         self.given = []
         self.foreign = None  # where somebody else registered memory
         self.captures = False
@@ -116,7 +117,7 @@ class Scene:
             with _driver.primary_context(0):
                 checked(driver.cuMemHostUnregister(self.foreign))
         if self.captures:
-            checked(driver.cuGraphDestroy(driver.CUgraph(self.cuda.end_capture(self.stream.handle))))
+            checked(driver.cuGraphDestroy(driver.CUgraph(self.cuda.end_capture(self.stream.ptr))))
 
 
 def uninitialised(scene):
@@ -172,7 +173,7 @@ def nothing(scene):
 
 def capturing(scene):
     wrapped(scene)
-    scene.cuda.begin_capture(scene.stream.handle)
+    scene.cuda.begin_capture(scene.stream.ptr)
     scene.captures = True
 
 
@@ -209,7 +210,7 @@ WRAP = {
 USE = {
     "export": (wrapped, lambda scene: scene.keep(scene.buffer.__dlpack__(stream=1, max_version=(1, 0)))),
     "export a legacy capsule": (wrapped, lambda scene: scene.keep(scene.buffer.__dlpack__())),
-    "export to a stream": (wrapped, lambda scene: scene.keep(scene.buffer.__dlpack__(stream=scene.stream.handle))),
+    "export to a stream": (wrapped, lambda scene: scene.keep(scene.buffer.__dlpack__(stream=scene.stream.ptr))),
     "export a copy": (wrapped, lambda scene: scene.keep(scene.buffer.__dlpack__(stream=1, copy=True))),
     "export to the host": (used, lambda scene: scene.keep(np.from_dlpack(scene.buffer, device="cpu"))),
     "export a copy to the host": (
@@ -221,7 +222,7 @@ USE = {
     "record_stream": (wrapped, lambda scene: scene.buffer.record_stream(scene.stream)),
     "export to a capturing stream": (
         capturing,
-        lambda scene: scene.keep(scene.buffer.__dlpack__(stream=scene.stream.handle)),
+        lambda scene: scene.keep(scene.buffer.__dlpack__(stream=scene.stream.ptr)),
     ),
     "keep_alive": (capturing, lambda scene: dlwrap.keep_alive(scene.stream, scene.buffer)),
     "synchronize": (used, lambda scene: scene.buffer.synchronize()),
@@ -234,22 +235,6 @@ USE = {
     "configure": (lingering, lambda scene: dlwrap.configure(linger_seconds=0)),
 }
 OPERATIONS = WRAP | USE
-
-
-class OwnedStream:
-    """Poses as a CuPy stream: holding it keeps the handle alive."""
-
-    def __init__(self, cuda):
-        self._cuda, self.handle = cuda, cuda.create_stream(blocking=False)
-
-    def __cuda_stream__(self):
-        return (0, self.handle)
-
-    def __del__(self):
-        self._cuda.destroy_stream(self.handle)
-
-
-OwnedStream.__module__, OwnedStream.__qualname__ = "cupy.cuda.stream", "Stream"
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import dlwrap
 from capsules import take
 from dlwrap import _driver, _lifetime
 from patience import SECONDS, settle
+from stream_objects import SimulatedStream
 
 KINDS = {
     "pinned": {},
@@ -51,21 +52,6 @@ class Scene:
     def drop_all(self):
         self.drop("array", "buffer", "tensor")
 
-
-class OwnedStream:
-    """Poses as a CuPy stream: holding it keeps the handle alive."""
-
-    def __init__(self, cuda, **options):
-        self._cuda, self.ptr = cuda, cuda.create_stream(**options)
-
-    def __cuda_stream__(self):
-        return (0, self.ptr)
-
-    def __del__(self):
-        self._cuda.destroy_stream(self.ptr)
-
-
-OwnedStream.__module__, OwnedStream.__qualname__ = "cupy.cuda.stream", "Stream"
 
 ORDERS = [
     ("buffer", "array", "tensor"),
@@ -133,7 +119,7 @@ def test_a_raw_handle_may_be_destroyed_meanwhile(cuda, kind):
 
 
 def test_a_recorded_stream_object_is_kept_until_it_has_been_waited_for(cuda, kind):
-    stream = OwnedStream(cuda)
+    stream = SimulatedStream(cuda)
     handle, scene = stream.ptr, Scene(cuda, stream=None)
     scene.buffer.record_stream(stream)
     cuda.hold(handle)
@@ -150,7 +136,7 @@ def test_a_recorded_stream_object_is_kept_until_it_has_been_waited_for(cuda, kin
 
 
 def test_all_of_several_streams_are_waited_for(cuda, kind):
-    streams = [OwnedStream(cuda, blocking=False) for _ in range(3)]
+    streams = [SimulatedStream(cuda, blocking=False) for _ in range(3)]
     scene = Scene(cuda, stream=None)
     for stream in streams:
         scene.buffer.record_stream(stream)
@@ -166,7 +152,7 @@ def test_all_of_several_streams_are_waited_for(cuda, kind):
 
 
 def test_a_release_does_not_wait_for_streams_that_were_not_recorded(cuda, kind):
-    used, busy = OwnedStream(cuda, blocking=False), OwnedStream(cuda, blocking=False)
+    used, busy = SimulatedStream(cuda, blocking=False), SimulatedStream(cuda, blocking=False)
     other = cuda.host_array(4)
     with dlwrap.pin(other):
         cuda.hold(busy.ptr)
@@ -283,7 +269,7 @@ def test_events_are_destroyed(cuda):
 
 @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
 def test_a_capture_on_the_stream_delays_the_release_and_stays_valid(cuda, kind, mode):
-    stream = OwnedStream(cuda)
+    stream = SimulatedStream(cuda)
     scene = Scene(cuda, stream=None)
     scene.buffer.record_stream(stream)
     cuda.begin_capture(stream.ptr, mode)
@@ -298,7 +284,7 @@ def test_a_capture_on_the_stream_delays_the_release_and_stays_valid(cuda, kind, 
 
 
 def test_no_event_is_recorded_on_a_capturing_stream(cuda, kind):
-    scene, stream = Scene(cuda, stream=None), OwnedStream(cuda, blocking=False)
+    scene, stream = Scene(cuda, stream=None), SimulatedStream(cuda, blocking=False)
     scene.buffer.record_stream(stream)
     cuda.begin_capture(stream.ptr)
     scene.drop("array", "buffer")
@@ -356,7 +342,7 @@ def test_a_release_on_the_legacy_stream_leaves_the_capture_of_a_blocking_stream_
 
 
 def test_a_capture_that_begins_at_once_after_the_event_was_recorded_does_no_harm(cuda, kind):
-    stream = OwnedStream(cuda)
+    stream = SimulatedStream(cuda)
     scene = Scene(cuda, stream=None)
     scene.buffer.record_stream(stream)
     cuda.hold(stream.ptr)

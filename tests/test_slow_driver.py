@@ -25,7 +25,8 @@ from capsules import take
 from cuda_calls import checked
 from dlwrap import _driver, _lifetime
 from locks import LOCKS
-from patience import SECONDS
+from patience import SECONDS, eventually
+from stream_objects import SimulatedStream
 
 
 class Thread(threading.Thread):
@@ -54,10 +55,7 @@ class Thread(threading.Thread):
 
 def wait_until(condition):
     """Wait for what another thread does soon."""
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(1e-3)
+    assert eventually(condition), "it never happened"
 
 
 @contextlib.contextmanager
@@ -68,22 +66,6 @@ def held(cuda, function, threads=1):
         yield lambda: cuda.wait_until_paused(function, threads)
     finally:
         cuda.resume(function)
-
-
-class Stream:
-    """Poses as a CuPy stream: holding it keeps the handle alive."""
-
-    def __init__(self, cuda):
-        self._cuda, self.ptr = cuda, cuda.create_stream(blocking=False)
-
-    def __cuda_stream__(self):
-        return (0, self.ptr)
-
-    def __del__(self):
-        self._cuda.destroy_stream(self.ptr)
-
-
-Stream.__module__, Stream.__qualname__ = "cupy.cuda.stream", "Stream"
 
 
 # ---- no lock is held across any driver call ----
@@ -126,7 +108,7 @@ def release_after_an_event(cuda):
 
 def release_after_the_events_of_an_owned_stream(cuda):
     buffer = dlwrap.wrap(cuda.host_array(64))
-    buffer.record_stream(Stream(cuda))
+    buffer.record_stream(SimulatedStream(cuda, blocking=False))
     buffer.close(SECONDS)
 
 
@@ -192,7 +174,7 @@ def export_during_a_capture(cuda):
 
 
 def fail_to_keep_alive(cuda):
-    stream, buffers = Stream(cuda), [dlwrap.wrap(cuda.host_array(64)) for _ in range(2)]
+    stream, buffers = SimulatedStream(cuda, blocking=False), [dlwrap.wrap(cuda.host_array(64)) for _ in range(2)]
     cuda.begin_capture(stream.ptr, "relaxed")
     cuda.fail("cuGraphRetainUserObject", 1, nth=2)
     with pytest.raises(dlwrap.CudaError):
@@ -362,15 +344,21 @@ def test_a_wrap_that_waited_for_a_registration_that_fails_makes_its_own(cuda):
 # ---- unregistering ----
 
 
+@contextlib.contextmanager
+def blocked_unregister(cuda, **options):
+    """Have dlwrap unregister an array until the block ends; gives the array."""
+    array = cuda.host_array(64)
+    with held(cuda, "cuMemHostUnregister") as wait_until_held:
+        dlwrap.wrap(array, **options)
+        wait_until_held()
+        yield array
+
+
 @pytest.fixture
 def unregistering(cuda):
     """An array that dlwrap is unregistering, for as long as the test runs or until it resumes."""
-    array = cuda.host_array(64)
-    cuda.pause("cuMemHostUnregister")
-    dlwrap.wrap(array)
-    cuda.wait_until_paused("cuMemHostUnregister")
-    yield array
-    cuda.resume("cuMemHostUnregister")
+    with blocked_unregister(cuda) as array:
+        yield array
 
 
 class Kept:
@@ -392,33 +380,26 @@ class Kept:
 @pytest.mark.parametrize("stream", [None, 1], ids=["never used", "after an event"])
 def test_a_blocked_unregister_delays_no_release_inside_another_registration(cuda, stream):
     parent = cuda.host_array(64)
-    with dlwrap.pin(parent):
-        cuda.pause("cuMemHostUnregister")
-        dlwrap.wrap(cuda.host_array(64))
-        cuda.wait_until_paused("cuMemHostUnregister")
+    with dlwrap.pin(parent), blocked_unregister(cuda):
         view = Kept(parent[8:])
         buffer = dlwrap.wrap(view.give())
         if stream is not None:
             take(buffer.__dlpack__(stream=stream)).delete()
         del buffer
         wait_until(lambda: not view.alive)
-        cuda.resume("cuMemHostUnregister")
 
 
 @pytest.mark.parametrize("stream", [None, 1], ids=["never used", "after an event"])
 def test_a_blocked_unregister_delays_no_release_of_pageable_memory(cuda, stream):
     cuda.configure(pageable=True)
-    cuda.pause("cuMemHostUnregister")
-    dlwrap.wrap(cuda.host_array(64), memory="pinned")
-    cuda.wait_until_paused("cuMemHostUnregister")
-    array = Kept(cuda.host_array(64))
-    buffer = dlwrap.wrap(array.give())
-    if stream is not None:
-        take(buffer.__dlpack__(stream=stream)).delete()
-    buffer.close(SECONDS)
-    del buffer
-    wait_until(lambda: not array.alive)
-    cuda.resume("cuMemHostUnregister")
+    with blocked_unregister(cuda, memory="pinned"):
+        array = Kept(cuda.host_array(64))
+        buffer = dlwrap.wrap(array.give())
+        if stream is not None:
+            take(buffer.__dlpack__(stream=stream)).delete()
+        buffer.close(SECONDS)
+        del buffer
+        wait_until(lambda: not array.alive)
 
 
 @pytest.mark.parametrize("stream", [None, 1], ids=["never used", "after an event"])
@@ -426,17 +407,14 @@ def test_a_blocked_unregister_delays_no_release_of_adopted_memory(cuda, stream):
     owner = cuda.host_array(64)
     with _driver.primary_context(0):
         _driver.register(owner.ctypes.data, owner.nbytes)
-    cuda.pause("cuMemHostUnregister")
-    dlwrap.wrap(cuda.host_array(64))
-    cuda.wait_until_paused("cuMemHostUnregister")
-    view = Kept(owner[8:])
-    buffer = dlwrap.wrap(view.give())
-    if stream is not None:
-        take(buffer.__dlpack__(stream=stream)).delete()
-    buffer.close(SECONDS)
-    del buffer
-    wait_until(lambda: not view.alive)
-    cuda.resume("cuMemHostUnregister")
+    with blocked_unregister(cuda):
+        view = Kept(owner[8:])
+        buffer = dlwrap.wrap(view.give())
+        if stream is not None:
+            take(buffer.__dlpack__(stream=stream)).delete()
+        buffer.close(SECONDS)
+        del buffer
+        wait_until(lambda: not view.alive)
     with _driver.primary_context(0):
         _driver.unregister(owner.ctypes.data)
 

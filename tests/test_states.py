@@ -32,6 +32,7 @@ from cuda_calls import checked
 from dlwrap import _driver, _lifetime
 from dlwrap._waits import Wait
 from patience import SECONDS, eventually, settle
+from stream_objects import pose_as_cupy
 
 MARKERS = 1 << 12  # more than one example can submit
 SHAPE = (4, 6)
@@ -62,6 +63,7 @@ class Watched:
 destroying = threading.RLock()
 
 
+@pose_as_cupy
 class OwnedStream:
     """Poses as a CuPy stream: whoever holds it keeps the handle alive."""
 
@@ -75,9 +77,6 @@ class OwnedStream:
         with destroying:
             self._stream.is_destroyed = True
             self._cuda.destroy_stream(self._stream.handle)
-
-
-OwnedStream.__module__, OwnedStream.__qualname__ = "cupy.cuda.stream", "Stream"
 
 
 @dataclass(eq=False)

@@ -150,28 +150,30 @@ def _lend(layout: HostLayout, device: object, memory: str, extent: str, *, devic
     kind = choose_memory(memory, ordinal)
     lifetime.start()
     lease = Lease(ordinal, layout.hold, device_wide=device_wide)
+    locked = kind == "pinned" and layout.nbytes > 0
+    return _Loan(_hand_out(lease, layout, extent if locked else None, readonly=readonly), lease, kind, readonly)
+
+
+def _hand_out(lease: Lease, layout: HostLayout, extent: str | None, *, readonly: bool) -> Exporter:
+    """Make a lease's first holder, its memory page-locked if there is an extent; a failure leaves nothing."""
+    lifetime = manager()
     try:
-        if kind == "pinned" and layout.nbytes > 0:
-            lifetime.pins.acquire(lease, layout, ordinal, extent)
+        if extent is not None:
+            lifetime.pins.acquire(lease, layout, lease.device, extent)
         lifetime.lend(lease)
-        return _Loan(_make_exporter(lease, layout, readonly=readonly), lease, kind, readonly)
+        return Exporter(
+            lease.key,
+            lease.device_pointer(layout.pointer),
+            layout.pointer,
+            lease.device,
+            (layout.dtype.code, layout.dtype.bits, layout.dtype.lanes),
+            layout.shape,
+            layout.strides,
+            readonly,
+        )
     except BaseException:
         lifetime.take_back(lease)
         raise
-
-
-def _make_exporter(lease: Lease, layout: HostLayout, *, readonly: bool) -> Exporter:
-    """Make the first holder of a lease that is in the manager's books."""
-    return Exporter(
-        lease.key,
-        lease.device_pointer(layout.pointer),
-        layout.pointer,
-        lease.device,
-        (layout.dtype.code, layout.dtype.bits, layout.dtype.lanes),
-        layout.shape,
-        layout.strides,
-        readonly,
-    )
 
 
 class HostWrappedBuffer:
@@ -356,13 +358,7 @@ class HostWrappedBuffer:
         self._wait_for_host_use()
         copied = describe(np.array(layout.array, order="K", copy=True, subok=False))
         if on_host:
-            lease = Lease(self.device, copied.hold)
-            try:
-                manager().lend(lease)
-                return _make_exporter(lease, copied, readonly=False).export(minor, True, True)
-            except BaseException:
-                manager().take_back(lease)
-                raise
+            return _hand_out(Lease(self.device, copied.hold), copied, None, readonly=False).export(minor, True, True)
         loan = _lend(copied, self.device, self._memory, "owner", device_wide=False, readonly=False)
         return _export_to_device(loan.exporter, loan.lease, handle, minor, copied=True)
 

@@ -78,7 +78,7 @@ def _invoke(driver: Any, name: str, args: tuple[Any, ...]) -> Any:
         word = str(error).split(" ", 1)[0]
         if "CUresult" not in str(error) or not word.isdecimal():
             raise
-        raise CudaError(int(word), "unknown CUresult", "newer than the installed cuda-bindings", name) from error
+        raise _unknown(int(word), name) from error
     except RuntimeError as error:
         # No libcuda, or one that is too old to have the function: the bindings' own classes, all RuntimeErrors.
         cure = "install the NVIDIA driver, or use dlwrap.testing to run without a GPU"
@@ -100,6 +100,21 @@ def _explain(driver: Any, result: Any) -> str:
     except CudaError:
         return "no explanation"
     return text.decode() if int(code) == 0 else "no explanation"
+
+
+def _failure(code: int, call: str, explanation: str | None = None) -> CudaError:
+    """Describe what the native part got from the driver; by default with the driver's own explanation."""
+    driver = _module()
+    try:
+        result = driver.CUresult(code)
+    except ValueError:
+        return _unknown(code, call, explanation)
+    return CudaError(code, result.name, explanation or _explain(driver, result), call)
+
+
+def _unknown(code: int, call: str, explanation: str | None = None) -> CudaError:
+    """Describe a result that the bindings' enumeration lacks."""
+    return CudaError(code, "unknown CUresult", explanation or "newer than the installed cuda-bindings", call)
 
 
 def _call(name: str, *args: Any, results: list[Any] | None = None) -> Any:
@@ -248,7 +263,7 @@ def register(pointer: int, nbytes: int, *, read_only: bool = False, results: lis
     _native.register(_address("cuMemHostRegister"), pointer, nbytes, flags, results)
     code = results[-1][0]
     if code != 0:
-        raise CudaError(code, _result_name(code), _explain_code(code), "cuMemHostRegister")
+        raise _failure(code, "cuMemHostRegister")
 
 
 def unregister(pointer: int) -> None:
@@ -327,22 +342,8 @@ def record_unless_capturing(event: Any, stream: int) -> bool:
     if code == CAPTURE_IMPLICIT or capturing:
         return False
     if code != 0:
-        raise CudaError(code, _result_name(code), "recording an event failed", "cuEventRecord")
+        raise _failure(code, "cuEventRecord", "recording an event failed")
     return True
-
-
-def _explain_code(code: int) -> str:
-    try:
-        return _explain(_module(), _module().CUresult(code))
-    except ValueError:
-        return "newer than the installed cuda-bindings"
-
-
-def _result_name(code: int) -> str:
-    try:
-        return str(_module().CUresult(code).name)
-    except ValueError:
-        return "unknown CUresult"
 
 
 def is_event_done(event: Any) -> bool:
@@ -393,7 +394,7 @@ def give_to_graph(exporter: _native.Exporter, graph: int) -> int:
         _address("cuUserObjectCreate"), _address("cuGraphRetainUserObject"), _address("cuUserObjectRelease"), graph
     )
     if code != 0:
-        raise CudaError(code, _result_name(code), "the graph does not take it", "cuGraphRetainUserObject")
+        raise _failure(code, "cuGraphRetainUserObject", "the graph does not take it")
     return user_object
 
 

@@ -56,7 +56,7 @@ def give_to_capture(capture: Capture, lease: Lease, exporter: Exporter) -> int |
     if capture.id in lease.captures:
         return None
     user_object = give_to_graph(capture.graph, exporter)
-    lease.captures.append(capture.id)
+    lease.note_capture(capture.id)
     return user_object
 
 

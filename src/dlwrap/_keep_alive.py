@@ -79,7 +79,7 @@ def _give_to_capture(capture: Capture, buffers: tuple[HostWrappedBuffer, ...]) -
             user_object = _graphs.give_to_capture(capture, lease, exporter)
             if user_object is not None:
                 undo.callback(_graphs.take_from_graph, capture.graph, user_object)
-                undo.callback(lease.captures.remove, capture.id)
+                undo.callback(lease.forget_capture, capture.id)
         undo.pop_all()
 
 

@@ -40,15 +40,18 @@ _WHY_KEPT = "because it cannot be proved that the GPU is done with it"
 
 
 class Completion:
-    """Lets a thread of the program wait until a number of things have been reported done."""
+    """Lets a thread of the program wait until a number of things have been reported done.
 
-    # One for all, so that `LifetimeManager.is_inside` can ask whether the thread holds it.
-    lock = threading.RLock()
+    Parameters
+    ----------
+    lock : RLock
+        One for all, so that `LifetimeManager.is_inside` can ask whether the thread holds it.
+    """
 
-    def __init__(self, expected: int = 1) -> None:
-        self._left = expected
+    def __init__(self, lock: threading.RLock) -> None:
+        self._left = 1
         self._failure: Exception | None = None
-        self._changed = threading.Condition(self.lock)
+        self._changed = threading.Condition(lock)
 
     def expect(self, number: int) -> None:
         """Expect more (or, negative, fewer) reports."""
@@ -97,7 +100,7 @@ class Lease:
         Whether the release has to wait for the whole device.
     streams : dict of int to TrackedStream
         The streams that the release has to wait for, by handle.
-    captures : deque of int
+    captures : tuple of int
         The latest captures whose graph owns the memory already; one that was forgotten owns it twice, which is no harm.
     closed : Completion or None
         Reported when everything is given back; there once somebody closes.
@@ -110,7 +113,7 @@ class Lease:
     pin: Registration | None = None
     device_wide: bool = False
     streams: dict[int, TrackedStream] = field(default_factory=dict)
-    captures: deque[int] = field(default_factory=lambda: deque(maxlen=_CAPTURES_REMEMBERED))
+    captures: tuple[int, ...] = ()
     closed: Completion | None = None
     when_released: list[Callable[[Exception | None], None]] = field(default_factory=list)
     key: int = field(default_factory=itertools.count(1).__next__)
@@ -125,6 +128,14 @@ class Lease:
             self.device_wide = True
         else:
             self.streams[stream.handle] = stream
+
+    def note_capture(self, capture: int) -> None:
+        """Note a capture whose graph owns the memory."""
+        self.captures = (*self.captures, capture)[-_CAPTURES_REMEMBERED:]
+
+    def forget_capture(self, capture: int) -> None:
+        """Undo `note_capture`."""
+        self.captures = tuple(noted for noted in self.captures if noted != capture)
 
     @property
     def was_used(self) -> bool:
@@ -155,6 +166,7 @@ class LifetimeManager:
         self._requests: deque[Callable[[], None]] = deque()
         # Reentrant: a collection inside may run a finaliser that wraps or closes.
         self._lock = threading.RLock()
+        self._completions = threading.RLock()
         self._stopping = False
 
     # ---- called by the program's threads ----
@@ -192,7 +204,7 @@ class LifetimeManager:
 
     def is_inside(self) -> bool:
         """Tell whether this thread holds a lock of dlwrap: only a finaliser that a collection runs there finds that."""
-        locks = (self._lock, self.pins.lock, self._sweeper.lock, Completion.lock)
+        locks = (self._lock, self.pins.lock, self._sweeper.lock, self._completions)
         return any(lock._is_owned() for lock in locks)  # type: ignore[attr-defined]  # noqa: SLF001 -- as Condition does
 
     def start(self) -> None:
@@ -261,7 +273,7 @@ class LifetimeManager:
             exporter.close()
             return
         with self._lock:
-            closed = lease.closed = lease.closed or Completion()
+            closed = lease.closed = lease.closed or Completion(self._completions)
         if holders := exporter.close():
             raise BufferError(_explain_holders(holders, exporter.graphs))
         closed.wait(timeout, "close()")
@@ -285,7 +297,7 @@ class LifetimeManager:
             raise RuntimeError(
                 f"cannot wait for stream {capturing[0]:#x}: it is being captured; call again after the capture ends"
             )
-        done = Completion()
+        done = Completion(self._completions)
         self._request(lambda: self._events.add(lease.wait(done.report, urgent=True)))
         done.wait(None, "synchronize()", "the GPU failed, so that nobody knows whether its work has ended")
 
@@ -303,10 +315,10 @@ class LifetimeManager:
         if not self._is_started or not self.is_usable:
             return
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        released = Completion()
+        released = Completion(self._completions)
         self._request(lambda: self._hurry(released))
         released.wait(timeout, "reclaim()")
-        unregistered = Completion()
+        unregistered = Completion(self._completions)
         unregistered.expect(self.pins.flush(unregistered.report) - 1)
         left = None if timeout is None else max(0.0, deadline - time.monotonic())
         unregistered.wait(left, "reclaim()")

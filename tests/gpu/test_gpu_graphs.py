@@ -67,6 +67,17 @@ def assert_owned(subject):
     assert (dlwrap.stats().live, dlwrap.stats().graphs, dlwrap.stats().pending) == (1, 1, 0)
 
 
+def assert_kept_until_done(subject, latch):
+    """Assert that the array outlives its graph as long as the launch runs, which then finds the contents."""
+    time.sleep(0.3)
+    assert subject.alive
+    assert latch.holds
+    latch.open()
+    latch.wait()
+    assert latch.sum == subject.sum
+    assert_gone(subject)
+
+
 @pytest.mark.parametrize("mode", CAPTURE_MODES)
 @pytest.mark.parametrize("give", WAYS)
 def test_graph_owns_the_array_until_it_is_destroyed(stream, subject, kernels, give, mode):
@@ -192,13 +203,7 @@ def test_buffer_imported_before_the_capture_is_not_owned_but_for_keep_alive(stre
     latch.wait_until_started()
     _cuda.call("cuGraphDestroy", graph)
     _cuda.call("cuGraphExecDestroy", executable)
-    time.sleep(0.3)
-    assert subject.alive
-    assert latch.holds
-    latch.open()
-    latch.wait()
-    assert latch.sum == subject.sum
-    assert_gone(subject)
+    assert_kept_until_done(subject, latch)
 
 
 def test_executable_made_before_keep_alive_may_still_run_when_its_graph_goes(stream, subject, latch):
@@ -212,13 +217,7 @@ def test_executable_made_before_keep_alive_may_still_run_when_its_graph_goes(str
     latch.wait_until_started()
     _cuda.call("cuGraphExecDestroy", executable)
     _cuda.call("cuGraphDestroy", graph)
-    time.sleep(0.3)
-    assert subject.alive
-    assert latch.holds
-    latch.open()
-    latch.wait()
-    assert latch.sum == subject.sum
-    assert_gone(subject)
+    assert_kept_until_done(subject, latch)
 
 
 def test_per_thread_stream_captures_too(subject):

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stream_objects import pose_as_cupy
+
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterator
@@ -46,6 +48,7 @@ def call(name: str, *args: Any) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
+@pose_as_cupy
 class OwnedStream:
     """Poses as a CuPy stream, which dlwrap tracks: it relies on the handle staying alive with the object."""
 
@@ -56,8 +59,6 @@ class OwnedStream:
     def __cuda_stream__(self) -> tuple[int, int]:
         return (0, self.handle)
 
-
-OwnedStream.__module__, OwnedStream.__qualname__ = "cupy.cuda.stream", "Stream"
 
 _current = threading.local()
 

@@ -37,6 +37,7 @@ import dlwrap.testing
 from capsules import take
 from patience import SECONDS
 from soak._report import Outcome, report
+from stream_objects import pose_as_cupy
 
 THREADS = 16
 FOREIGN_THREADS = 4
@@ -59,6 +60,7 @@ EXPECTED_IF_SHARED = {
 }
 
 
+@pose_as_cupy
 class Stream:
     """Poses as a CuPy stream: holding it keeps the handle alive, and the handle dies with it."""
 
@@ -74,9 +76,6 @@ class Stream:
 
     def __del__(self):
         self._cuda.destroy_stream(self.ptr)
-
-
-Stream.__module__, Stream.__qualname__ = "cupy.cuda.stream", "Stream"
 
 
 class ForeignThreads:
