@@ -24,8 +24,12 @@ FRESH = bool(os.environ.get("FRESH_INTERPRETERS"))
 BINDINGS = "\nfrom cuda.bindings import driver as _\n"
 
 # The hook runs after dlwrap's own, which is registered later; a program defines `early_hook` to have one.
+# Whoever started the tests may have had signals ignored, as nohup and a shell's background do.
 FIRST = """
-import atexit
+import atexit, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for ignored in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+    signal.signal(ignored, signal.SIG_DFL)
 atexit.register(lambda: globals().get("early_hook", lambda: None)())
 """
 
