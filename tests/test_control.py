@@ -276,7 +276,7 @@ def test_a_range_that_is_closed_takes_no_room_from_those_that_linger(cuda):
 def test_what_is_not_given_becomes_the_default_again(cuda):
     dlwrap.configure(linger_seconds=math.inf, linger_bytes=0)
     dlwrap.configure()
-    assert (manager().pins.linger_seconds, manager().pins.linger_bytes) == (0.1, 256 * 2**20)
+    assert (manager().pins.lingering.seconds, manager().pins.lingering.limit) == (0.1, 256 * 2**20)
 
 
 @pytest.mark.parametrize("seconds", [1e11, 1e300])
@@ -315,10 +315,10 @@ def test_what_is_no_number_is_a_type_error(cuda, name, value):
     "settings", [{"linger_seconds": 7, "linger_bytes": -1}, {"linger_seconds": 7, "linger_bytes": "x"}]
 )
 def test_a_refused_configuration_changes_nothing(cuda, settings):
-    before = manager().pins.linger_seconds
+    before = manager().pins.lingering.seconds
     with pytest.raises((ValueError, TypeError)):
         dlwrap.configure(**settings)
-    assert manager().pins.linger_seconds == before
+    assert manager().pins.lingering.seconds == before
 
 
 @pytest.mark.parametrize("public", [dlwrap.Stats, dlwrap.stats, dlwrap.reclaim, dlwrap.configure])

@@ -5,15 +5,14 @@ Everything is validated before anything is page-locked or lent, and a failure le
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
-from dlwrap import _graphs, _streams
+from dlwrap import _driver, _graphs, _native, _streams
 from dlwrap._errors import DLWrapError
 from dlwrap._layout import HostLayout, check_unmoved, describe
-from dlwrap._lifetime import Lease, manager
+from dlwrap._lifetime import USED_AS_NOTED, Lease, manager
 from dlwrap._native import Exporter
 from dlwrap._support import Memory, choose_device, choose_memory
 
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import CapsuleType
 
+    from dlwrap._streams import TrackedStream
+
     class CudaStream(Protocol):
         """An object with the CUDA stream protocol."""
 
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
             """Give (version, handle)."""
 
 
-_CUDA = 2
 _LEGACY = -1
+
+_Holder = TypeVar("_Holder", bound=Exporter)
 
 
 def wrap(
@@ -93,8 +95,12 @@ def wrap(
             "map it writable (numpy.memmap mode 'c'), or leave readonly=None"
         )
     readonly = layout.readonly if readonly is None else readonly
-    loan = _lend(layout, device, memory, extent, device_wide=wait == "device", readonly=readonly)
-    return HostWrappedBuffer(layout, loan)
+    device_wide = wait == "device"
+    buffer, lease, kind = _lend(
+        HostWrappedBuffer, layout, device, memory, extent, device_wide=device_wide, readonly=readonly
+    )
+    buffer._lease, buffer._layout, buffer._memory = lease, layout, kind  # noqa: SLF001 -- its own module
+    return buffer
 
 
 def pin(obj: object, *, device: int | None = None, extent: Literal["owner", "view"] = "owner") -> Pin:
@@ -124,7 +130,7 @@ def pin(obj: object, *, device: int | None = None, extent: Literal["owner", "vie
     """
     _check_choice("extent", extent, ("owner", "view"))
     layout = describe(obj)
-    return Pin(_lend(layout, device, "auto", extent, device_wide=False, readonly=True))
+    return Pin(*_lend(Exporter, layout, device, "auto", extent, device_wide=False, readonly=True))
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -132,18 +138,17 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Loan:
-    """A lease and its first holder: when that is collected, the lifetime manager takes the memory back."""
-
-    exporter: Exporter
-    lease: Lease
-    memory: Memory
-    readonly: bool
-
-
-def _lend(layout: HostLayout, device: object, memory: str, extent: str, *, device_wide: bool, readonly: bool) -> _Loan:
-    """Lend the layout's memory, page-locked where that is the kind."""
+def _lend(
+    make: type[_Holder],
+    layout: HostLayout,
+    device: object,
+    memory: str,
+    extent: str,
+    *,
+    device_wide: bool,
+    readonly: bool,
+) -> tuple[_Holder, Lease, Memory]:
+    """Lend the layout's memory, page-locked where that is the kind: when the holder goes, the manager takes it back."""
     lifetime = manager()
     lifetime.check_usable("wrap")
     ordinal = choose_device(device)
@@ -151,17 +156,17 @@ def _lend(layout: HostLayout, device: object, memory: str, extent: str, *, devic
     lifetime.start()
     lease = Lease(ordinal, layout.hold, device_wide=device_wide)
     locked = kind == "pinned" and layout.nbytes > 0
-    return _Loan(_hand_out(lease, layout, extent if locked else None, readonly=readonly), lease, kind, readonly)
+    return _hand_out(make, lease, layout, extent if locked else None, readonly), lease, kind
 
 
-def _hand_out(lease: Lease, layout: HostLayout, extent: str | None, *, readonly: bool) -> Exporter:
+def _hand_out(make: type[_Holder], lease: Lease, layout: HostLayout, extent: str | None, readonly: bool) -> _Holder:
     """Make a lease's first holder, its memory page-locked if there is an extent; a failure leaves nothing."""
     lifetime = manager()
     try:
         if extent is not None:
             lifetime.pins.acquire(lease, layout, lease.device, extent)
         lifetime.lend(lease)
-        return Exporter(
+        return make(
             lease.key,
             lease.device_pointer(layout.pointer),
             layout.pointer,
@@ -170,34 +175,26 @@ def _hand_out(lease: Lease, layout: HostLayout, extent: str | None, *, readonly:
             layout.shape,
             layout.strides,
             readonly,
+            _driver.primary_handle(lease.device),
+            layout.hold.fixed,
         )
     except BaseException:
         lifetime.take_back(lease)
         raise
 
 
-class HostWrappedBuffer:
+class HostWrappedBuffer(Exporter):
     """A host array that GPU frameworks use in place; made by `wrap`.
 
     It speaks DLPack and the CUDA array interface. The array lives as long as this object or anything a framework
     made of it, and until the GPU has finished with it.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_exporter",
-        "_layout",
-        "_lease",
-        "_memory",
-        "_readonly",
-    )
+    __slots__ = ("__weakref__", "_layout", "_lease", "_memory")
 
-    def __init__(self, layout: HostLayout, loan: _Loan) -> None:
-        self._exporter = loan.exporter
-        self._lease = loan.lease
-        self._layout: HostLayout | None = layout
-        self._memory = loan.memory
-        self._readonly = loan.readonly
+    _layout: HostLayout | None
+    _lease: Lease
+    _memory: Memory
 
     # ---- what it is ----
 
@@ -232,29 +229,9 @@ class HostWrappedBuffer:
         return self._open().nbytes
 
     @property
-    def readonly(self) -> bool:
-        """Whether consumers are told not to write."""
-        return self._readonly
-
-    @property
-    def device(self) -> int:
-        """Ordinal of the CUDA device."""
-        return self._lease.device
-
-    @property
     def memory(self) -> Memory:
         """The memory kind, "pinned" or "pageable"."""
         return self._memory
-
-    @property
-    def exports(self) -> int:
-        """Number of live DLPack exports; views that went through the CUDA array interface hold this object instead."""
-        return self._exporter.exports
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` gave the array up."""
-        return self._exporter.closed
 
     @property
     def ptr(self) -> int:
@@ -273,7 +250,7 @@ class HostWrappedBuffer:
         check_unmoved(layout)
         if manager().is_usable:
             _streams.check_untold(self.device)
-            self._lease.note(None)
+            note_use(self, self._lease, None)
         return self._lease.device_pointer(layout.pointer)
 
     def __repr__(self) -> str:
@@ -281,16 +258,12 @@ class HostWrappedBuffer:
             return "<dlwrap.HostWrappedBuffer closed>"
         return (
             f"<dlwrap.HostWrappedBuffer shape={self.shape} dtype={self.dtype} device={self.device} "
-            f"memory={self._memory!r} readonly={self._readonly} exports={self.exports}>"
+            f"memory={self._memory!r} readonly={self.readonly} exports={self.exports}>"
         )
 
     # ---- exports ----
 
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """Tell (kDLCUDA, device) in both memory kinds."""
-        return (_CUDA, self.device)
-
-    def __dlpack__(
+    def _serve_dlpack(
         self,
         *,
         stream: int | None = None,
@@ -298,28 +271,7 @@ class HostWrappedBuffer:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> CapsuleType:
-        """Export a DLPack capsule (array API standard, ``__dlpack__``; DLPack 1.3).
-
-        Parameters
-        ----------
-        stream : int, optional
-            The consumer's stream: 1 legacy default, 2 per-thread default, above 2 a handle; None or -1 if it tells
-            none. The release waits for it; nothing is launched on it.
-        max_version : tuple of int, optional
-            The newest DLPack version the consumer knows; None asks for a legacy capsule.
-        dl_device : tuple of int, optional
-            (2, device), or (1, 0) for a view on the CPU, which waits for the work recorded so far.
-        copy : bool, optional
-            True exports a copy, page-locked like the array.
-
-        Raises
-        ------
-        BufferError
-            The request cannot be served: closed, another device, another context than the device's primary one,
-            read-only to a consumer that asks for a legacy capsule, memory that has moved, a forked child.
-        ValueError, TypeError
-            ``stream`` is none of the above.
-        """
+        """Serve the calls of ``__dlpack__`` that the native part leaves to Python, or refuse."""
         handle = _streams.check_told_stream(stream)
         on_host = self._serves_host(dl_device)
         minor = _version_for(max_version)
@@ -331,15 +283,15 @@ class HostWrappedBuffer:
             raise BufferError("cannot export to the GPU in a forked child: CUDA does not survive fork()")
         if copy:
             return self._export_copy(layout, handle, minor, on_host=on_host)
-        if self._readonly and minor == _LEGACY:
+        if self.readonly and minor == _LEGACY:
             raise BufferError(
                 "cannot export read-only memory in a legacy capsule, which cannot say so: ask with max_version=(1, 0), "
                 "or wrap with readonly=False"
             )
         if on_host:
             self._wait_for_host_use()
-            return self._exporter.export(minor, True, False)
-        return _export_to_device(self._exporter, self._lease, handle, minor, copied=False)
+            return _native.make_capsule(self, minor, True, False)
+        return _export_to_device(self, self._lease, handle, minor, copied=False)
 
     def _serves_host(self, dl_device: object) -> bool:
         """Tell whether the CPU view is asked for; refuse what is neither that nor our device."""
@@ -358,13 +310,14 @@ class HostWrappedBuffer:
         self._wait_for_host_use()
         copied = describe(np.array(layout.array, order="K", copy=True, subok=False))
         if on_host:
-            return _hand_out(Lease(self.device, copied.hold), copied, None, readonly=False).export(minor, True, True)
-        loan = _lend(copied, self.device, self._memory, "owner", device_wide=False, readonly=False)
-        return _export_to_device(loan.exporter, loan.lease, handle, minor, copied=True)
+            fresh = _hand_out(Exporter, Lease(self.device, copied.hold), copied, None, readonly=False)
+            return _native.make_capsule(fresh, minor, True, True)
+        fresh, lease, _ = _lend(Exporter, copied, self.device, self._memory, "owner", device_wide=False, readonly=False)
+        return _export_to_device(fresh, lease, handle, minor, copied=True)
 
     def _wait_for_host_use(self) -> None:
         try:
-            manager().synchronize(self._lease)
+            manager().synchronize(self._lease, self)
         except (RuntimeError, DLWrapError) as error:
             raise BufferError(f"cannot use the array on the host: {error}") from error
 
@@ -387,7 +340,7 @@ class HostWrappedBuffer:
         return {
             "shape": layout.shape,
             "typestr": layout.array.dtype.str,
-            "data": (self.ptr, self._readonly),
+            "data": (self.ptr, self.readonly),
             "strides": None
             if layout.array.flags.c_contiguous
             else tuple(stride * layout.itemsize for stride in layout.strides),
@@ -433,8 +386,8 @@ class HostWrappedBuffer:
         self._open()
         manager().check_usable("record a stream")
         handle, tracked = _streams.find_recorded_stream(stream, self.device)
-        _give_to_capture(handle, self._lease, self._exporter)
-        self._lease.note(tracked)
+        _give_to_capture(handle, self._lease, self)
+        note_use(self, self._lease, tracked)
 
     def synchronize(self) -> None:
         """Wait on the host for the work submitted so far to the recorded streams.
@@ -447,7 +400,7 @@ class HostWrappedBuffer:
             The GPU failed, so that the end is unknown.
         """
         self._open()
-        manager().synchronize(self._lease)
+        manager().synchronize(self._lease, self)
 
     def close(self, timeout: float | None = None) -> None:
         """Give the array up and wait until the GPU is done and the memory is unregistered.
@@ -468,7 +421,7 @@ class HostWrappedBuffer:
         ValueError
             ``timeout`` is negative or NaN.
         """
-        manager().close(self._lease, self._exporter, timeout)
+        manager().close(self._lease, self, timeout)
         self._layout = None
 
     def __enter__(self) -> HostWrappedBuffer:
@@ -487,7 +440,7 @@ class HostWrappedBuffer:
 
     def _open(self) -> HostLayout:
         layout = self._layout
-        if layout is None or self._exporter.closed:
+        if layout is None or self.closed:
             raise ValueError("this HostWrappedBuffer is closed: wrap the array again")
         return layout
 
@@ -507,12 +460,12 @@ class Pin:
 
     __slots__ = ("__weakref__", "_exporter", "_lease", "device", "memory", "nbytes")
 
-    def __init__(self, loan: _Loan) -> None:
-        self._exporter = loan.exporter
-        self._lease = loan.lease
-        self.device = loan.lease.device
-        self.memory = loan.memory
-        self.nbytes = 0 if loan.lease.pin is None else loan.lease.pin.nbytes
+    def __init__(self, exporter: Exporter, lease: Lease, memory: Memory) -> None:
+        self._exporter = exporter
+        self._lease = lease
+        self.device = lease.device
+        self.memory = memory
+        self.nbytes = 0 if lease.pin is None else lease.pin.nbytes
 
     @property
     def closed(self) -> bool:
@@ -551,15 +504,21 @@ class Pin:
 def _export_to_device(exporter: Exporter, lease: Lease, handle: int | None, minor: int, *, copied: bool) -> CapsuleType:
     """Export, and note the stream only if that succeeded: consumers ask several times for one import."""
     told = _streams.find_told_stream(handle, lease.device)
-    capsule = exporter.export(minor, False, copied)
+    capsule = _native.make_capsule(exporter, minor, False, copied)
     try:
         if handle is not None:
             _give_to_capture(handle, lease, exporter)
     except BaseException:
         del capsule  # which the error's traceback would keep
         raise
-    lease.note(told)
+    note_use(exporter, lease, told)
     return capsule
+
+
+def note_use(exporter: Exporter, lease: Lease, stream: TrackedStream | None) -> None:
+    """Note a stream that may use the memory; None where it cannot be tracked."""
+    lease.note(stream)
+    _native.note_uses(exporter, USED_AS_NOTED)
 
 
 def _give_to_capture(handle: int, lease: Lease, exporter: Exporter) -> None:
@@ -571,7 +530,7 @@ def _give_to_capture(handle: int, lease: Lease, exporter: Exporter) -> None:
 
 def lease_of(buffer: HostWrappedBuffer) -> tuple[Lease, Exporter]:
     """Give what stands behind a buffer, to the modules above."""
-    return buffer._lease, buffer._exporter  # noqa: SLF001 -- its own module
+    return buffer._lease, buffer  # noqa: SLF001 -- its own module
 
 
 def _version_for(max_version: object) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dlwrap import _native
 from dlwrap._lifetime import manager
-from dlwrap._pinning import LINGER_BYTES, LINGER_SECONDS
+from dlwrap._lingering import LINGER_BYTES, LINGER_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,15 @@ class Stats:
 def stats() -> Stats:
     """Count what dlwrap holds; the counts are taken one after the other while other threads go on."""
     lifetime = manager()
-    lingering, lingering_bytes = lifetime.pins.lingering()
+    lingering = lifetime.pins.lingering
     return Stats(
         live=lifetime.count_live(),
         exports=max(0, _native.live_exports() - lifetime.foreign_exports),
         graphs=max(0, _native.live_graphs() - lifetime.foreign_graphs),
         pinned_bytes=lifetime.pins.pinned_bytes,
         pending=lifetime.count_pending(),
-        lingering=lingering,
-        lingering_bytes=lingering_bytes,
+        lingering=len(lingering),
+        lingering_bytes=lingering.nbytes,
         leaked=lifetime.leaked,
     )
 

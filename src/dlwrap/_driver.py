@@ -61,6 +61,8 @@ def _initialise() -> Any:
     except ImportError as error:
         raise CudaError(NO_DRIVER, "NO_BINDINGS", f"cuda-bindings cannot be imported: {error}", "import") from error
     _check("cuInit", _invoke(driver, "cuInit", (0,)), driver)
+    quick = ("cuCtxGetCurrent", "cuCtxGetDevice", "cuDeviceGetAttribute")
+    _native.learn_driver(*(_find_function(driver, name) for name in quick))
     return driver
 
 
@@ -178,19 +180,35 @@ def device_name(device: int) -> str:
 
 def attribute(device: int, name: str) -> int:
     """Read ``CU_DEVICE_ATTRIBUTE_<name>``."""
-    attributes = _module().CUdevice_attribute
-    return int(_call("cuDeviceGetAttribute", getattr(attributes, f"CU_DEVICE_ATTRIBUTE_{name}"), device))
+    code, value = _native.attribute(_attribute_number(name), device)
+    if code != 0:
+        raise _failure(code, "cuDeviceGetAttribute")
+    return value
+
+
+@functools.cache
+def _attribute_number(name: str) -> int:
+    return int(getattr(_module().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"))
 
 
 def current_device() -> int | None:
     """Give the device of the calling thread's current context, if it has one."""
-    return int(_call("cuCtxGetDevice")) if int(_call("cuCtxGetCurrent")) else None
+    _module()
+    code, device = _native.current_device()
+    if code != 0:
+        raise _failure(code, "cuCtxGetCurrent")
+    return None if device < 0 else device
 
 
 @functools.cache
 def _primary(device: int) -> Any:
     """Retain the device's primary context, to the end of the process."""
     return _call("cuDevicePrimaryCtxRetain", device)
+
+
+def primary_handle(device: int) -> int:
+    """Give the device's primary context as a number."""
+    return int(_primary(device))
 
 
 def primary_context(device: int) -> contextlib.AbstractContextManager[None]:
@@ -302,8 +320,13 @@ def known_range(pointer: int) -> tuple[int, int] | None:
 @functools.cache
 def _address(name: str) -> int:
     """Look up a driver function for the native part, in its legacy-stream form."""
-    flags = _module().CUdriverProcAddress_flags.CU_GET_PROC_ADDRESS_LEGACY_STREAM
-    address, _status = _call("cuGetProcAddress", name.encode(), 12000, int(flags))
+    return _find_function(_module(), name)
+
+
+def _find_function(driver: Any, name: str) -> int:
+    flags = int(driver.CUdriverProcAddress_flags.CU_GET_PROC_ADDRESS_LEGACY_STREAM)
+    results = _invoke(driver, "cuGetProcAddress", (name.encode(), 12000, flags))
+    address, _status = _check("cuGetProcAddress", results, driver)
     if not int(address):
         raise CudaError(NOT_FOUND, "CUDA_ERROR_NOT_FOUND", f"this driver has no {name}", "cuGetProcAddress")
     return int(address)
@@ -390,9 +413,8 @@ def find_capture(stream: int) -> Capture | None:
 
 def give_to_graph(exporter: _native.Exporter, graph: int) -> int:
     """Make a graph a holder of the exporter's lease (cuGraphRetainUserObject); give the user object."""
-    code, user_object = exporter.hold_by_graph(
-        _address("cuUserObjectCreate"), _address("cuGraphRetainUserObject"), _address("cuUserObjectRelease"), graph
-    )
+    create, retain = _address("cuUserObjectCreate"), _address("cuGraphRetainUserObject")
+    code, user_object = _native.hold_by_graph(exporter, create, retain, _address("cuUserObjectRelease"), graph)
     if code != 0:
         raise _failure(code, "cuGraphRetainUserObject", "the graph does not take it")
     return user_object

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from dlwrap import _graphs, _streams
-from dlwrap._buffer import HostWrappedBuffer, lease_of
+from dlwrap._buffer import HostWrappedBuffer, lease_of, note_use
 from dlwrap._lifetime import manager
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _give_to_graph(graph: int, buffers: tuple[HostWrappedBuffer, ...]) -> None:
         for lease, exporter in map(lease_of, buffers):
             undo.callback(_graphs.take_from_graph, graph, _graphs.give_to_graph(graph, exporter))
             # An executable that was made before owns nothing: where it dies with its graph, its last launch may run.
-            lease.note(None)
+            note_use(exporter, lease, None)
         undo.pop_all()
 
 

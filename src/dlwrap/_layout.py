@@ -1,6 +1,7 @@
 """Host object -> what can be exported of it: pointer, shape, strides, DLPack type, owner; refuses the rest.
 
-Needs NumPy and the standard library only; never touches the memory, and has no side effect but the hold.
+Needs NumPy, and the native part to read its common arrays; never touches the memory, and has no side effect but the
+hold.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from dlwrap._dtypes import DType, dlpack_type
+from dlwrap import _native
+from dlwrap._dtypes import DType, dlpack_type, plain_dtype
 from dlwrap._owner import EMPTY, Array, Hold, Span, address, extent, find_owner
 
 __all__ = ["DType", "HostLayout", "Span", "check_unmoved", "describe"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: that would double the time of a wrap
 class HostLayout:
-    """A host array as DLPack sees it, and the memory it lies in.
+    """A host array as DLPack sees it, and the memory it lies in; never changed.
 
     Attributes
     ----------
@@ -78,6 +80,39 @@ def describe(obj: object) -> HostLayout:
     ValueError
         The object's memory was given back already.
     """
+    return (_read(obj) if type(obj) is np.ndarray else None) or _look_closely(obj)
+
+
+def _read(array: Array) -> HostLayout | None:
+    """Describe an array of a common type over memory that NumPy allocated; None for any other."""
+    dtype = plain_dtype(array.dtype)
+    fields = None if dtype is None else _native.read_array(array, dtype.bits >> 3)
+    if dtype is None or fields is None:
+        return None
+    strides, nbytes, readonly, start, stop, owner, owner_nbytes, owner_start, owner_stop = fields
+    fixed: tuple[tuple[Array, int, int], ...] = ((array, start, nbytes),)
+    span = owner_span = Span(start, stop)
+    if owner is not array:
+        fixed += ((owner, address(owner), owner_nbytes),)
+        owner_span = Span(owner_start, owner_stop)
+    return HostLayout(
+        array,
+        start,
+        array.shape,
+        strides,
+        dtype,
+        dtype.bits >> 3,
+        nbytes,
+        readonly,
+        span,
+        owner_span,
+        True,
+        False,
+        Hold(array, None, fixed),
+    )
+
+
+def _look_closely(obj: object) -> HostLayout:
     array = obj if isinstance(obj, np.ndarray) else _view(obj)
     # The exact type first: numpy.ma is imported when it is first asked for.
     if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
@@ -111,6 +146,10 @@ def describe(obj: object) -> HostLayout:
         file_backed=file_backed,
         hold=hold,
     )
+
+
+_probe = np.zeros((3, 5), np.int16)[1:, ::2]
+_native.learn_arrays(_probe, address(_probe), _probe.shape, _probe.strides, _probe.base, _probe.dtype, _probe.flags.num)
 
 
 def check_unmoved(layout: HostLayout) -> None:

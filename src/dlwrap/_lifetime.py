@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from dlwrap import _driver, _native
 from dlwrap._errors import DLWrapError, DLWrapWarning
 from dlwrap._pinning import PinTable
+from dlwrap._streams import legacy_stream
 from dlwrap._sweeper import Sweeper
 from dlwrap._threads import guard, report
 from dlwrap._waits import EventWaits, Wait
@@ -29,11 +30,14 @@ from dlwrap._waits import EventWaits, Wait
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dlwrap._pinning import Registration
+    from dlwrap._registration import Registration
     from dlwrap._streams import TrackedStream
 
 _EXIT_SECONDS = 0.5  # how long the end of the program may wait for each thread
 _CAPTURES_REMEMBERED = 16  # of each lease; captures that are open at a time are fewer
+
+# What the native part notes of the streams that use the memory; see _lease.h.
+USED_ON_LEGACY, USED_ANYWHERE, USED_AS_NOTED = 1, 2, 4
 
 _INSIDE = "in a finaliser that a collection runs inside dlwrap"
 _WHY_KEPT = "because it cannot be proved that the GPU is done with it"
@@ -129,6 +133,13 @@ class Lease:
         else:
             self.streams[stream.handle] = stream
 
+    def note_uses(self, uses: int) -> None:
+        """Note what the native part has noted."""
+        if uses & USED_ON_LEGACY:
+            self.note(legacy_stream(self.device))
+        if uses & USED_ANYWHERE:
+            self.note(None)
+
     def note_capture(self, capture: int) -> None:
         """Note a capture whose graph owns the memory."""
         self.captures = (*self.captures, capture)[-_CAPTURES_REMEMBERED:]
@@ -204,8 +215,12 @@ class LifetimeManager:
 
     def is_inside(self) -> bool:
         """Tell whether this thread holds a lock of dlwrap: only a finaliser that a collection runs there finds that."""
-        locks = (self._lock, self.pins.lock, self._sweeper.lock, self._completions)
-        return any(lock._is_owned() for lock in locks)  # type: ignore[attr-defined]  # noqa: SLF001 -- as Condition does
+        return (
+            self._lock._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001 -- as Condition does, here and below
+            or self.pins.lock._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001
+            or self._sweeper.lock._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001
+            or self._completions._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001
+        )
 
     def start(self) -> None:
         """Start the threads, once; never from a release.
@@ -270,15 +285,15 @@ class LifetimeManager:
         """
         _check_timeout(timeout)
         if not self.is_usable:
-            exporter.close()
+            _native.give_up(exporter)
             return
         with self._lock:
             closed = lease.closed = lease.closed or Completion(self._completions)
-        if holders := exporter.close():
-            raise BufferError(_explain_holders(holders, exporter.graphs))
+        if holders := _native.give_up(exporter):
+            raise BufferError(_explain_holders(holders, _native.graphs_of(exporter)))
         closed.wait(timeout, "close()")
 
-    def synchronize(self, lease: Lease) -> None:
+    def synchronize(self, lease: Lease, exporter: _native.Exporter) -> None:
         """Wait for the work noted on a lease.
 
         Raises
@@ -288,6 +303,7 @@ class LifetimeManager:
         DLWrapError
             As `Completion.wait`.
         """
+        lease.note_uses(_native.uses_of(exporter))
         if not self.is_usable or not lease.was_used:
             return
         with _driver.primary_context(lease.device):
@@ -325,7 +341,7 @@ class LifetimeManager:
 
     def set_linger(self, seconds: float, nbytes: float) -> None:
         """Set how long, and how much, may stay page-locked without a user."""
-        self.pins.linger_seconds, self.pins.linger_bytes = seconds, nbytes
+        self.pins.lingering.seconds, self.pins.lingering.limit = seconds, nbytes
         self._request_sweep()
 
     def count_live(self) -> int:
@@ -371,13 +387,14 @@ class LifetimeManager:
 
     def _take_released(self, seconds: float) -> None:
         """Begin the release of every lease whose last holder went, within so many seconds."""
-        for key in _native.wait(seconds):
-            guard(partial(self._begin_release, key))
+        for key, uses in _native.wait(seconds):
+            guard(partial(self._begin_release, key, uses))
 
-    def _begin_release(self, key: int) -> None:
+    def _begin_release(self, key: int, uses: int) -> None:
         lease = self._leases.get(key)
         if lease is None:
             return  # taken back: the wrap was interrupted just when its holder was there
+        lease.note_uses(uses)
         wait = lease.wait(partial(self._end_release, key), urgent=lease.closed is not None)
         self._pending[key] = (lease, wait)
         del self._leases[key]
@@ -436,8 +453,8 @@ class LifetimeManager:
         _native.leak(self)
         successor = LifetimeManager()
         if not _driver.is_initialised() and self.is_usable:
-            successor.pins.linger_seconds = self.pins.linger_seconds
-            successor.pins.linger_bytes = self.pins.linger_bytes
+            successor.pins.lingering.seconds = self.pins.lingering.seconds
+            successor.pins.lingering.limit = self.pins.lingering.limit
             return successor
         successor.refusal = "in a forked child: CUDA does not survive fork(); start children by spawn"
         successor.is_forked = True

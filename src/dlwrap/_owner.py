@@ -15,7 +15,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which takes long to make
 class Span:
     """Addresses in bytes, from `start` up to but not including `stop`."""
 
@@ -39,7 +39,7 @@ class Span:
 EMPTY = Span(0, 0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Hold:
     """Keeps an array's memory mapped and in place for as long as somebody refers to it.
 

@@ -9,104 +9,23 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import math
 import threading
 import time
-from dataclasses import dataclass, field
-from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from dlwrap import _driver, _native
 from dlwrap._errors import CudaError
+from dlwrap._lingering import Lingering
+from dlwrap._registration import Registration, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dlwrap._layout import HostLayout, Span
-
-    WhenGone = Callable[[Exception | None], None]
-
-# Until `dlwrap.configure` says otherwise.
-LINGER_SECONDS = 0.1
-LINGER_BYTES = 256 * 2**20
-
+    from dlwrap._registration import User, WhenGone
 
 _WHILE_REGISTERING = "in a finaliser that a collection runs while this thread page-locks part of the same memory"
-
-
-class State(Enum):
-    """Where a registration is on its way through the driver."""
-
-    REGISTERING = auto()
-    LIVE = auto()
-    UNREGISTERING = auto()
-    GONE = auto()
-
-
-@dataclass(slots=True, eq=False)
-class Registration:
-    """One page-locked range, shared by every lease inside it.
-
-    Attributes
-    ----------
-    start, stop : int
-        The bytes that are page-locked.
-    read_only : bool
-        Whether the device may only read.
-    device : int
-        The device in whose context it is registered.
-    hold : object
-        Keeps the memory until it is unregistered: a missed unregister poisons the address for its next owner.
-    adopted : bool
-        Whether somebody else registered the memory; then dlwrap never unregisters it.
-    results : list
-        What the driver returned when it was asked to register; see `_driver.succeeded`.
-    users : set of User
-        Leases and pins inside; none while it lingers.
-    idle_since : float
-        When the last user went (`time.monotonic`).
-    flush : bool
-        Whether somebody waits for it to go.
-    maker : int
-        The thread that registers it (`threading.get_ident`).
-    device_starts : dict of int to int
-        For each device the device's address of `start`.
-    """
-
-    start: int
-    stop: int
-    read_only: bool
-    device: int
-    hold: object = None
-    adopted: bool = False
-    state: State = State.REGISTERING
-    results: list[Any] = field(default_factory=list)
-    users: set[User] = field(default_factory=set)
-    idle_since: float = 0.0
-    flush: bool = False
-    maker: int = field(default_factory=threading.get_ident)
-    device_starts: dict[int, int] = field(default_factory=dict)
-    when_gone: list[WhenGone] = field(default_factory=list)
-
-    @property
-    def nbytes(self) -> int:
-        """Length in bytes."""
-        return self.stop - self.start
-
-    def covers(self, span: Span) -> bool:
-        """Whether every byte of the span is inside."""
-        return self.start <= span.start and span.stop <= self.stop
-
-    def device_pointer(self, pointer: int, device: int) -> int:
-        """Give the device's address of a host address inside."""
-        return self.device_starts[device] + pointer - self.start
-
-
-class User(Protocol):
-    """Whoever uses page-locked memory: `PinTable.acquire` sets its `pin`, and `PinTable.release` clears it."""
-
-    pin: Registration | None
 
 
 class PinTable:
@@ -131,8 +50,7 @@ class PinTable:
         note_leak: Callable[[Exception], None],
         check_may_wait: Callable[[str], None],
     ) -> None:
-        self.linger_seconds = LINGER_SECONDS
-        self.linger_bytes: float = LINGER_BYTES
+        self.lingering = Lingering()
         self.pinned_bytes = 0
         self._request_sweep = request_sweep
         self._run_soon = run_soon
@@ -140,8 +58,8 @@ class PinTable:
         self._check_may_wait = check_may_wait
         self._starts: list[int] = []
         self._by_start: dict[int, Registration] = {}
-        self._lingering: dict[int, Registration] = {}  # the longest unused first
-        self._leaving: list[Registration] = []  # until their memory is dropped
+        self._leaving: dict[int, Registration] = {}  # by id, until their memory is dropped
+        self._waiting: set[int] = set()  # threads that wait for a change
         # Reentrant: a collection inside may run a finaliser that wraps or closes. Taken as a lock: an interrupt inside
         # a condition's own `with` would leave it taken.
         self.lock = threading.RLock()
@@ -189,18 +107,20 @@ class PinTable:
                 wanted = layout.span
 
     def _find(self, span: Span, read_only: bool) -> Registration | None:
-        """Find a live registration that covers the span."""
-        for found in self._overlapping(span):
-            if found.state is State.LIVE and found.covers(span) and (read_only or not found.read_only):
-                return found
-        return None
+        """Find a live registration that covers the span: ranges do not overlap, so only the last before its start can."""
+        at = bisect.bisect_right(self._starts, span.start)
+        found = self._by_start[self._starts[at - 1]] if at else None
+        if found is None or found.state is not State.LIVE or found.stop < span.stop:
+            return None
+        return found if read_only or not found.read_only else None
 
     def _join(self, user: User, registration: Registration) -> None:
         """Make somebody a user; the pin comes first, because `release` looks there."""
         user.pin = registration
         registration.users.add(user)
-        self._lingering.pop(registration.start, None)
-        if registration.state is State.REGISTERING:
+        if registration.state is State.LIVE:
+            self.lingering.discard(registration)
+        elif registration.state is State.REGISTERING:
             self._by_start[registration.start] = registration
             bisect.insort(self._starts, registration.start)
         if registration.when_gone:
@@ -220,7 +140,7 @@ class PinTable:
         with self.lock:
             used = [found for found in blocking if found.state is State.LIVE and found.users]
             for found in blocking:
-                found.flush = True
+                self.lingering.flush(found)
         self._request_sweep()
         if not used:
             return wanted
@@ -231,12 +151,16 @@ class PinTable:
 
     def _wait_for_change(self, seen: list[tuple[Registration, State, int]]) -> None:
         with self.lock:
-            self._changed.wait_for(
-                lambda: (
-                    any((found.state, len(found.users)) != (state, users) for found, state, users in seen)
-                    or any(users and state is State.LIVE for _, state, users in seen)
+            try:
+                self._waiting.add(threading.get_ident())
+                self._changed.wait_for(
+                    lambda: (
+                        any((found.state, len(found.users)) != (state, users) for found, state, users in seen)
+                        or any(users and state is State.LIVE for _, state, users in seen)
+                    )
                 )
-            )
+            finally:
+                self._waiting.discard(threading.get_ident())
 
     def _register(self, user: User, made: Registration, layout: HostLayout) -> bool:
         """Register a range that is in the table already, or adopt another; False if the span alone should be tried."""
@@ -323,8 +247,9 @@ class PinTable:
                         pin.when_gone.append(then)
                     pin.idle_since = time.monotonic()
                     pin.flush = flush or bool(pin.when_gone)
-                    self._lingering[pin.start] = pin
-                self._changed.notify_all()
+                    self.lingering.add(pin)
+                if self._waiting:
+                    self._changed.notify_all()
             user.pin = None
         if idle:
             self._request_sweep()
@@ -342,18 +267,11 @@ class PinTable:
     def due(self, now: float) -> tuple[list[Registration], float]:
         """Take what must be unregistered now; also give the seconds until the next will be due."""
         with self.lock:
-            excess = sum(found.nbytes for found in self._lingering.values() if not found.flush) - self.linger_bytes
-            due, pause = [], math.inf
-            for found in list(self._lingering.values()):
-                left = found.idle_since + self.linger_seconds - now
-                if found.flush or left <= 0 or excess > 0:
-                    excess -= 0 if found.flush else found.nbytes
-                    found.state = State.UNREGISTERING
-                    del self._lingering[found.start]
-                    due.append(found)
-                else:
-                    pause = min(pause, left)
-            self._leaving += due
+            due, pause = self.lingering.find_due(now)
+            for found in due:
+                found.state = State.UNREGISTERING
+                self._leaving[id(found)] = found
+                self.lingering.discard(found)
             return due, pause
 
     def unregister(self, registration: Registration) -> None:
@@ -371,7 +289,7 @@ class PinTable:
         # Not in the table any more: a finaliser that runs here may wrap memory at the same address.
         registration.hold = None
         with self.lock:
-            self._leaving.remove(registration)
+            del self._leaving[id(registration)]
         for callback in registration.when_gone:
             callback(failure)
 
@@ -393,19 +311,12 @@ class PinTable:
         Returns how many that are, those that are on their way included.
         """
         with self.lock:
-            leaving = [*self._lingering.values(), *self._leaving]
+            leaving = [*self.lingering, *self._leaving.values()]
             for found in leaving:
-                found.flush = True
+                self.lingering.flush(found)
                 found.when_gone.append(then)
         self._request_sweep()
         return len(leaving)
-
-    # ---- looking ----
-
-    def lingering(self) -> tuple[int, int]:
-        """Count the registrations that nobody uses, and their bytes."""
-        with self.lock:
-            return len(self._lingering), sum(found.nbytes for found in self._lingering.values())
 
     # ---- the table itself ----
 

@@ -7,6 +7,7 @@ destroy it. Every other stream means a device-wide wait. This module records not
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 from dataclasses import dataclass
@@ -36,6 +37,12 @@ class TrackedStream:
     handle: int
     device: int
     owner: object
+
+
+@functools.cache
+def legacy_stream(device: int) -> TrackedStream:
+    """Give a device's legacy default stream, which cannot be destroyed."""
+    return TrackedStream(_driver.LEGACY_STREAM, device, None)
 
 
 def check_told_stream(stream: object) -> int | None:
@@ -148,7 +155,7 @@ def _track(handle: int | None, device: int, owner: object) -> TrackedStream | No
         in_primary = check_untold(device) is ContextKind.PRIMARY
         # Handle 2 names another stream on another thread, so the manager's thread can't record on it.
         is_legacy = handle == _driver.LEGACY_STREAM
-        return TrackedStream(_driver.LEGACY_STREAM, device, None) if is_legacy and in_primary else None
+        return legacy_stream(device) if is_legacy and in_primary else None
     with _driver.relaxed():
         kind = _refuse_foreign(_driver.stream_context_kind(handle, device), f"stream {handle:#x}", device)
     return TrackedStream(handle, device, owner) if owner is not None and kind is ContextKind.PRIMARY else None

@@ -97,10 +97,10 @@ def choose_device(device: object) -> int:
     TypeError, ValueError
         It is no integer, or there is no such device.
     """
-    count = _driver.device_count()
     if device is None:
         current = _driver.current_device()
         return 0 if current is None else current
+    count = _driver.device_count()
     if isinstance(device, bool):
         raise TypeError("device must be the ordinal of a CUDA device, got a bool")
     try:

@@ -198,7 +198,7 @@ class Program:
         if not self.leases:
             return
         lease = self.input.pick(self.leases)
-        forbidding = lease.exporter.close()
+        forbidding = self.native.give_up(lease.exporter)
         assert forbidding == (0 if lease.closed else lease.exports), f"close() says {forbidding}"
         if not lease.closed and forbidding == 0:
             lease.closed = True
@@ -220,7 +220,7 @@ class Program:
         if not self.leases or len(self.capsules) >= SEVERAL:
             return
         lease = self.input.pick(self.leases)
-        capsule = attempt(lease.exporter.export, minor, on_host, copied)
+        capsule = attempt(self.native.make_capsule, lease.exporter, minor, on_host, copied)
         if capsule is None:
             return
         assert not lease.closed, "a closed exporter exports"
@@ -276,13 +276,14 @@ class Program:
 
     def wait(self) -> None:
         released, self.released = self.released, []
-        keys = self.native.wait(0)
+        keys = [key for key, _ in self.native.wait(0)]
         assert keys == released, f"wait() gives {keys}, and released were {released}"
 
     def wait_oddly(self) -> None:
         self.native.wake()  # so that no wait lasts
-        keys = attempt(self.native.wait, self.input.pick(SECONDS))
-        if keys is not None:
+        pairs = attempt(self.native.wait, self.input.pick(SECONDS))
+        if pairs is not None:
+            keys = [key for key, _ in pairs]
             released, self.released = self.released, []
             assert keys == released, f"wait() gives {keys}, and released were {released}"
 

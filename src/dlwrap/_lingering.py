@@ -1,0 +1,94 @@
+"""The registrations that nobody uses any more, and when each has to go.
+
+Knows nothing of the driver and takes no lock: its owner, the `PinTable`, has one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dlwrap._registration import Registration
+
+# Until `dlwrap.configure` says otherwise.
+LINGER_SECONDS = 0.1
+LINGER_BYTES = 256 * 2**20
+
+# Unregistering stalls every launch of the process once, however many go: those that have half their time behind them go
+# along with one whose time is over.
+_ALONG = 0.5
+
+
+class Lingering:
+    """Registrations without a user, the longest unused first; each is in here once.
+
+    Attributes
+    ----------
+    seconds : float
+        How long one may stay.
+    limit : float
+        How many bytes may stay in all.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = LINGER_SECONDS
+        self.limit: float = LINGER_BYTES
+        self._staying: dict[int, Registration] = {}
+        self._flushed: dict[int, Registration] = {}
+        self._staying_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._staying) + len(self._flushed)
+
+    def __iter__(self) -> Iterator[Registration]:
+        yield from self._staying.values()
+        yield from self._flushed.values()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all; may be asked without the lock."""
+        return self._staying_bytes + sum(found.nbytes for found in list(self._flushed.values()))
+
+    def add(self, registration: Registration) -> None:
+        """Let one stay, or, if it is to be flushed, go at once."""
+        start = registration.start
+        if registration.flush:
+            self._flushed[start] = registration
+        else:
+            # On one line, so that no interrupt can come between.
+            self._staying[start], self._staying_bytes = registration, self._staying_bytes + registration.nbytes
+
+    def discard(self, registration: Registration) -> None:
+        """Take one out, if it is in."""
+        start = registration.start
+        if start in self._staying:
+            self._staying_bytes -= self._staying.pop(start).nbytes
+        self._flushed.pop(start, None)
+
+    def flush(self, registration: Registration) -> None:
+        """Have one go at once, now if it is in, else when it is added."""
+        registration.flush = True
+        start = registration.start
+        if start in self._staying:
+            self._flushed[start] = registration  # first, so that an interrupt loses nothing
+            self._staying_bytes -= self._staying.pop(start).nbytes
+
+    def find_due(self, now: float) -> tuple[list[Registration], float]:
+        """Give those that have to go, which stay in, and the seconds until the next will have to."""
+        due, pause = list(self._flushed.values()), math.inf
+        excess = self._staying_bytes - self.limit
+        share = 1.0
+        for found in self._staying.values():
+            if found.flush:
+                continue
+            unused = now - found.idle_since
+            if excess <= 0 and unused < share * self.seconds:
+                pause = self.seconds - unused
+                break
+            share = _ALONG if unused >= self.seconds else share
+            excess -= found.nbytes
+            due.append(found)
+        return due, pause
