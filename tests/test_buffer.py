@@ -755,7 +755,7 @@ def test_a_wrap_whose_description_is_refused_leaves_nothing(device, monkeypatch)
     def refuse(*arguments):
         raise MemoryError
 
-    monkeypatch.setattr("dlwrap._buffer.HostWrappedBuffer", refuse)
+    monkeypatch.setattr("dlwrap._native.lend", refuse)
     array = np.zeros(3)
     with pytest.raises(MemoryError):
         dlwrap.wrap(array)

@@ -20,6 +20,7 @@ import pytest
 import dlwrap
 from capsules import look, name_of, take
 from dlwrap import _native as shared_native
+from exporters import lend
 
 LEGACY = -1
 FOLDER = Path(dlwrap.__file__).parent
@@ -48,7 +49,7 @@ def released():
 
 
 def exporter(key=1, *, shape=(2, 3), strides=(3, 1), read_only=False, device_pointer=0x1000, host_pointer=0x2000):
-    return _native.Exporter(key, device_pointer, host_pointer, 5, (2, 32, 1), shape, strides, read_only)
+    return lend(_native, key, device_pointer, host_pointer, 5, (2, 32, 1), shape, strides, read_only)
 
 
 @pytest.mark.parametrize(("minor", "name"), [(LEGACY, b"dltensor"), (0, b"dltensor_versioned")])
@@ -328,7 +329,8 @@ import ctypes, sys
 sys.path[:0] = {sys.path!r}
 from capsules import take
 from dlwrap import _native
-made = _native.Exporter(1, 0, 0, 0, (2, 32, 1), (1,), (1,), False)
+from exporters import lend
+made = lend(_native, 1, shape=(1,), strides=(1,))
 held = take(_native.make_capsule(made, {minor}, False, False))
 libc = ctypes.CDLL(None)
 libc.__cxa_atexit.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]

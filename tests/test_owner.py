@@ -239,7 +239,7 @@ def test_a_view_of_a_view_in_another_exporter_is_owned_by_the_first_array() -> N
     inner = np.frombuffer(memoryview(owner[4:])[2:], np.float64)
     layout = describe(inner[3:])
     assert layout.owner_span == describe(owner).span
-    assert layout.hold.fixed[-1][0] is owner
+    assert layout.owner is owner
 
 
 def test_an_array_from_a_pickle_buffer_is_owned_by_the_array_it_came_from() -> None:

@@ -345,7 +345,7 @@ def test_a_range_that_is_used_again_before_it_is_unregistered_keeps_nobody_waiti
     else:
         waiting = threading.Thread(target=buffer.close, args=[SECONDS])
     waiting.start()
-    while not any(found.when_gone for found in list(manager().pins._lingering.values())):
+    while not any(found.when_gone for found in list(manager().pins.lingering)):
         pass
     again = dlwrap.wrap(array)
     cuda.resume("cuMemHostUnregister")

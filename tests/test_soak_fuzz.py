@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from exporters import lend
 from soak import fuzz
 
 
@@ -17,6 +18,6 @@ def test_the_native_part_does_what_the_model_says_whatever_the_bytes_are(seed):
 def test_a_key_that_is_given_twice_is_a_fault():
     native = fuzz.load(fuzz.dlwrap._native.__file__)
     program = fuzz.Program(native, b"")
-    native.Exporter(7, 0, 0, 0, (2, 32, 1), (), (), False)
+    lend(native, 7)
     with pytest.raises(AssertionError, match="an earlier program left keys behind"):
         program.run()

@@ -16,7 +16,7 @@ import dlwrap
 import scripts
 from capsules import take
 from cuda_calls import checked, create_context
-from dlwrap import _driver
+from dlwrap import _driver, _native
 from dlwrap._streams import TrackedStream, check_told_stream, find_recorded_stream, find_told_stream
 from patience import SECONDS, settle
 
@@ -131,6 +131,7 @@ def test_the_legacy_stream_is_tracked(cuda):
 def test_an_export_notes_its_stream(device, stream, told, device_wide, tracked):
     buffer = dlwrap.wrap(np.zeros(3))
     take(buffer.__dlpack__(stream=stream if told == LIVE else told)).delete()
+    buffer._lease.note_uses(_native.uses_of(buffer))
     assert (buffer._lease.device_wide, list(buffer._lease.streams)) == (device_wide, [1] * tracked)
 
 
@@ -400,10 +401,10 @@ def test_a_driver_without_green_contexts_has_foreign_ones(cuda, other_stream):
 
 
 def test_a_failed_question_for_the_current_context_fails_the_export(cuda, buffer):
-    cuda.fail("cuCtxGetCurrent", 999)
+    cuda.fail("cuCtxGetCurrent", 999, times=2)  # the native part asks, then Python
     with pytest.raises(dlwrap.CudaError, match="cuCtxGetCurrent"):
         buffer.__dlpack__(stream=1)
-    assert (buffer.exports, buffer._lease.was_used) == (0, False)
+    assert (buffer.exports, _native.uses_of(buffer), buffer._lease.was_used) == (0, 0, False)
 
 
 # ---- record_stream ----

@@ -99,7 +99,7 @@ def wrap(
     buffer, lease, kind = _lend(
         HostWrappedBuffer, layout, device, memory, extent, device_wide=device_wide, readonly=readonly
     )
-    buffer._lease, buffer._layout, buffer._memory = lease, layout, kind  # noqa: SLF001 -- its own module
+    buffer._lease, buffer._memory = lease, kind  # noqa: SLF001 -- its own module
     return buffer
 
 
@@ -166,18 +166,9 @@ def _hand_out(make: type[_Holder], lease: Lease, layout: HostLayout, extent: str
         if extent is not None:
             lifetime.pins.acquire(lease, layout, lease.device, extent)
         lifetime.lend(lease)
-        return make(
-            lease.key,
-            lease.device_pointer(layout.pointer),
-            layout.pointer,
-            lease.device,
-            (layout.dtype.code, layout.dtype.bits, layout.dtype.lanes),
-            layout.shape,
-            layout.strides,
-            readonly,
-            _driver.primary_handle(lease.device),
-            layout.hold.fixed,
-        )
+        pointer = lease.device_pointer(layout.pointer)
+        primary = _driver.primary_handle(lease.device)
+        return _native.lend(make, layout, lease.key, pointer, lease.device, readonly, primary)
     except BaseException:
         lifetime.take_back(lease)
         raise
@@ -190,9 +181,8 @@ class HostWrappedBuffer(Exporter):
     made of it, and until the GPU has finished with it.
     """
 
-    __slots__ = ("__weakref__", "_layout", "_lease", "_memory")
+    __slots__ = ("__weakref__", "_lease", "_memory")
 
-    _layout: HostLayout | None
     _lease: Lease
     _memory: Memory
 
@@ -422,7 +412,6 @@ class HostWrappedBuffer(Exporter):
             ``timeout`` is negative or NaN.
         """
         manager().close(self._lease, self, timeout)
-        self._layout = None
 
     def __enter__(self) -> HostWrappedBuffer:
         self._open()
@@ -439,8 +428,8 @@ class HostWrappedBuffer(Exporter):
         raise TypeError("cannot pickle or copy a HostWrappedBuffer: pass its .array, and wrap that where it is used")
 
     def _open(self) -> HostLayout:
-        layout = self._layout
-        if layout is None or self.closed:
+        layout: HostLayout | None = self._layout
+        if layout is None:
             raise ValueError("this HostWrappedBuffer is closed: wrap the array again")
         return layout
 

@@ -50,6 +50,7 @@ PyObject *native_current_device(PyObject *module, PyObject *unused) {
     int device = -1, code = current_context == NULL ? NOT_INITIALIZED : current_context(&context);
     if (code == 0 && context != NULL) {
         code = current_device(&device);
+        device = code == 0 ? device : -2;
     }
     return Py_BuildValue("(ii)", code, device);
 }

@@ -15,7 +15,8 @@ bool runs_in_context(const void *primary);
 /* learn_driver(cuCtxGetCurrent, cuCtxGetDevice, cuDeviceGetAttribute): learns their addresses. */
 PyObject *native_learn_driver(PyObject *module, PyObject *args);
 
-/* current_device(): (CUresult, ordinal of the current context's device, or -1 without a context). */
+/* current_device(): (CUresult, ordinal of the current context's device); -1 without a context, -2 where cuCtxGetDevice
+ * gave that CUresult. */
 PyObject *native_current_device(PyObject *module, PyObject *unused);
 
 /* attribute(number, device): (CUresult, value). */

@@ -196,7 +196,7 @@ def current_device() -> int | None:
     _module()
     code, device = _native.current_device()
     if code != 0:
-        raise _failure(code, "cuCtxGetCurrent")
+        raise _failure(code, "cuCtxGetDevice" if device == -2 else "cuCtxGetCurrent")
     return None if device < 0 else device
 
 
@@ -206,6 +206,7 @@ def _primary(device: int) -> Any:
     return _call("cuDevicePrimaryCtxRetain", device)
 
 
+@functools.cache
 def primary_handle(device: int) -> int:
     """Give the device's primary context as a number."""
     return int(_primary(device))

@@ -67,15 +67,7 @@ PyObject *native_make_capsule(PyObject *module, PyObject *args) {
 /* ---- __dlpack__ ---- */
 
 bool is_ready(const Exporter *self) {
-    if (self->places == NULL || atomic_load(&self->closed)) {
-        return false;
-    }
-    for (int i = 0; i < self->place_count; i++) {
-        if (!is_in_place(&self->place[i])) {
-            return false;
-        }
-    }
-    return true;
+    return self->layout != NULL && !atomic_load(&self->closed) && is_in_place(self->layout);
 }
 
 /* Reads a tuple of two small numbers; false for anything else. */
@@ -190,21 +182,56 @@ static PyObject *exporter_dlpack_device(PyObject *object, PyObject *unused) {
 
 /* ---- the type ---- */
 
+/* Reads 64 bits. */
+static bool read_address(PyObject *value, uint64_t *out) {
+    *out = PyLong_AsUnsignedLongLong(value);
+    return *out != UINT64_MAX || PyErr_Occurred() == NULL;
+}
+
+/* Reads a number from 0 to the greatest. */
+static bool read_number(PyObject *value, int64_t greatest, int64_t *out) {
+    *out = PyLong_AsLongLong(value);
+    if (*out == -1 && PyErr_Occurred() != NULL) {
+        return false;
+    }
+    if (*out < 0 || *out > greatest) {
+        PyErr_SetString(PyExc_OverflowError, "a number is out of range");
+        return false;
+    }
+    return true;
+}
+
 /* Reads integers from a tuple. */
 static bool read_extents(PyObject *tuple, int64_t *out, Py_ssize_t count) {
     for (Py_ssize_t i = 0; i < count; i++) {
         out[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
-        if (out[i] == -1 && PyErr_Occurred()) {
+        if (out[i] == -1 && PyErr_Occurred() != NULL) {
             return false;
         }
     }
     return true;
 }
 
-/* Makes a lease of this shape. */
-static Lease *make_lease(PyObject *shape, PyObject *strides) {
-    Py_ssize_t ndim = PyTuple_Size(shape);
-    if (PyTuple_Size(strides) != ndim) {
+/* Reads DLPack's name of an element type. */
+static bool read_dtype(PyObject *tuple, DLDataType *dtype) {
+    int64_t code, bits, lanes;
+    if (PyTuple_Size(tuple) != 3) {
+        PyErr_SetString(PyExc_ValueError, "dtype must be (code, bits, lanes)");
+        return false;
+    }
+    if (!read_number(PyTuple_GetItem(tuple, 0), UINT8_MAX, &code) ||
+        !read_number(PyTuple_GetItem(tuple, 1), UINT8_MAX, &bits) ||
+        !read_number(PyTuple_GetItem(tuple, 2), UINT16_MAX, &lanes)) {
+        return false;
+    }
+    *dtype = (DLDataType){(uint8_t)code, (uint8_t)bits, (uint16_t)lanes};
+    return true;
+}
+
+/* Makes a lease of memory that looks like this. */
+static Lease *make_lease(const Layout *layout) {
+    Py_ssize_t ndim = PyTuple_Size(layout->shape);
+    if (PyTuple_Size(layout->strides) != ndim) {
         PyErr_SetString(PyExc_ValueError, "shape and strides must have the same length");
         return NULL;
     }
@@ -213,79 +240,82 @@ static Lease *make_lease(PyObject *shape, PyObject *strides) {
         PyErr_NoMemory();
         return NULL;
     }
-    if (!read_extents(shape, lease->shape, ndim) || !read_extents(strides, lease->strides, ndim)) {
+    if (!read_extents(layout->shape, lease->shape, ndim) || !read_extents(layout->strides, lease->strides, ndim) ||
+        !read_dtype(layout->dtype, &lease->dtype)) {
         discard_lease(lease);
         return NULL;
     }
+    lease->host_data = (void *)(uintptr_t)layout->pointer;
     return lease;
 }
 
-/* Notes where the arrays are that must not have moved; without that, every export asks Python. */
-static void watch_places(Exporter *self, PyObject *arrays) {
-    Py_ssize_t count = PyTuple_Size(arrays);
-    if (count > MOST_PLACES) {
-        return;
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        if (!find_place(PyTuple_GetItem(PyTuple_GetItem(arrays, i), 0), &self->place[i])) {
-            return;
-        }
-    }
-    self->place_count = (int)count;
-    Py_INCREF(arrays);
-    self->places = arrays;
-}
-
-/* Exporter(key, device_pointer, host_pointer, device_id, dtype, shape, strides, read_only, primary=0, arrays=()): the
- * first holder. */
-static PyObject *exporter_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"key",     "device_pointer", "host_pointer", "device_id", "dtype", "shape",
-                            "strides", "read_only",      "primary",      "arrays",    NULL};
-    unsigned long long key, device_pointer, host_pointer, primary = 0;
-    int device_id, read_only;
-    unsigned char code, bits;
-    unsigned short lanes;
-    PyObject *shape, *strides, *arrays = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "KKKi(bbH)O!O!p|KO!", names, &key, &device_pointer, &host_pointer,
-                                     &device_id, &code, &bits, &lanes, &PyTuple_Type, &shape, &PyTuple_Type, &strides,
-                                     &read_only, &primary, &PyTuple_Type, &arrays)) {
+/* Makes an exporter that has nothing yet to release. */
+static Exporter *make_exporter(PyObject *type) {
+    if (!PyType_Check(type) || !PyType_IsSubtype((PyTypeObject *)type, exporter_type)) {
+        PyErr_SetString(PyExc_TypeError, "lend needs a type of exporters");
         return NULL;
     }
-    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    Exporter *self = (Exporter *)allocate(type, 0);
+    allocfunc allocate = (allocfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_alloc);
+    Exporter *self = (Exporter *)allocate((PyTypeObject *)type, 0);
+    if (self != NULL) {
+        atomic_init(&self->closed, true);
+    }
+    return self;
+}
+
+PyObject *native_lend(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    (void)module;
+    if (nargs != 7 || !is_layout(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "lend takes a type, a layout, key, device pointer, device, readonly, context");
+        return NULL;
+    }
+    uint64_t key, device_pointer, primary;
+    int64_t device;
+    int readonly;
+    if (!read_address(args[2], &key) || !read_address(args[3], &device_pointer) ||
+        !read_number(args[4], INT32_MAX, &device) || (readonly = PyObject_IsTrue(args[5])) < 0 ||
+        !read_address(args[6], &primary)) {
+        return NULL;
+    }
+    Exporter *self = make_exporter(args[0]);
     if (self == NULL) {
         return NULL;
     }
-    atomic_init(&self->closed, true); /* until it has something to release */
-    Lease *lease = self->lease = make_lease(shape, strides);
+    Lease *lease = self->lease = make_lease((Layout *)args[1]);
     if (lease == NULL) {
         Py_DECREF(self);
         return NULL;
     }
     lease->key = key;
     lease->device_data = (void *)(uintptr_t)device_pointer;
-    lease->host_data = (void *)(uintptr_t)host_pointer;
-    lease->device_id = device_id;
-    lease->dtype = (DLDataType){code, bits, lanes};
-    lease->read_only = read_only;
+    lease->device_id = (int32_t)device;
+    lease->read_only = readonly;
     self->primary = (void *)(uintptr_t)primary;
-    if (arrays != NULL) {
-        watch_places(self, arrays);
-    }
+    Py_INCREF(args[1]);
+    self->layout = (Layout *)args[1];
     atomic_store(&self->closed, false);
     return (PyObject *)self;
+}
+
+/* Only `lend` makes exporters: without a lease there would be nothing behind one. */
+static PyObject *exporter_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    (void)type;
+    (void)args;
+    (void)keywords;
+    PyErr_SetString(PyExc_TypeError, "dlwrap.wrap makes HostWrappedBuffers");
+    return NULL;
 }
 
 /* Shows the collector what the exporter keeps. */
 static int exporter_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(object));
-    Py_VISIT(((Exporter *)object)->places);
+    Py_VISIT(((Exporter *)object)->layout);
     return 0;
 }
 
 /* Lets the arrays go; the lease has a hold of its own on them. */
 static int exporter_clear(PyObject *object) {
-    Py_CLEAR(((Exporter *)object)->places);
+    Py_CLEAR(((Exporter *)object)->layout);
     return 0;
 }
 
@@ -407,6 +437,13 @@ static PyObject *exporter_exports(PyObject *object, void *unused) {
     return PyLong_FromLongLong(exports > 0 ? exports : 0);
 }
 
+/* layout: what the array looks like; None once it is closed. */
+static PyObject *exporter_layout(PyObject *object, void *unused) {
+    (void)unused;
+    PyObject *layout = (PyObject *)((Exporter *)object)->layout;
+    return Py_BuildValue("O", layout == NULL ? Py_None : layout);
+}
+
 /* closed: whether the wrapper's hold was given up. */
 static PyObject *exporter_closed(PyObject *object, void *unused) {
     (void)unused;
@@ -459,6 +496,7 @@ static PyGetSetDef exporter_attributes[] = {
     {"exports", exporter_exports, NULL,
      "Number of live DLPack exports; views that went through the CUDA array interface hold this object instead.",
      NULL},
+    {"_layout", exporter_layout, NULL, "What the array looks like; None once it is closed.", NULL},
     {"closed", exporter_closed, NULL, "Whether `close` gave the array up.", NULL},
     {"device", exporter_device, NULL, "Ordinal of the CUDA device.", NULL},
     {"readonly", exporter_readonly, NULL, "Whether consumers are told not to write.", NULL},

@@ -4,17 +4,13 @@
 
 #include <Python.h>
 
-#include "_arrays.h"
+#include "_layout.h"
 #include "_lease.h"
-
-enum { MOST_PLACES = 2 };
 
 typedef struct Exporter {
     PyObject_HEAD Lease *lease;
-    void *primary;    /* the device's primary context */
-    PyObject *places; /* keeps the arrays of the next field; NULL where no capsule may be made without Python */
-    Place place[MOST_PLACES];
-    int place_count;
+    void *primary;  /* the device's primary context */
+    Layout *layout; /* NULL once it is closed */
     atomic_bool closed;
 } Exporter;
 
@@ -29,6 +25,9 @@ bool is_ready(const Exporter *self);
 
 /* Adds a holder; false with BufferError if the lease is closed. */
 bool hold_again(Exporter *self);
+
+/* lend(type, layout, key, device_pointer, device, readonly, primary): the first holder of a lease. */
+PyObject *native_lend(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 /* make_capsule(exporter, minor, on_host, copied): versioned 1.min(minor, ours), legacy where minor is -1. */
 PyObject *native_make_capsule(PyObject *module, PyObject *args);

@@ -7,28 +7,26 @@ hold.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from dlwrap import _native
 from dlwrap._dtypes import DType, dlpack_type, plain_dtype
-from dlwrap._owner import EMPTY, Array, Hold, Span, address, extent, find_owner
+from dlwrap._owner import EMPTY, Array, Span, address, extent, find_owner
 
 __all__ = ["DType", "HostLayout", "Span", "check_unmoved", "describe"]
 
 
-@dataclass(slots=True, eq=False)  # not frozen: that would double the time of a wrap
-class HostLayout:
+class HostLayout(_native.Layout):
     """A host array as DLPack sees it, and the memory it lies in; never changed.
 
     Attributes
     ----------
     array : ndarray
         The array as given, or a NumPy view of the buffer given.
-    pointer : int
-        Address of the first element; 0 if there is none.
+    pointer, stop : int
+        Address of the first element, and behind the highest; 0 if there is none.
     shape : tuple of int
         Elements along each dimension.
     strides : tuple of int
@@ -40,32 +38,35 @@ class HostLayout:
         Bytes of one element and of all of them; repeated elements of a broadcast array count each time.
     readonly : bool
         Whether NumPy refuses to write to the array.
-    span : Span
-        From the first byte of the lowest to the last byte of the highest element.
-    owner_span : Span
-        The memory of the object that owns the data, as far as it is known; contains `span`, and equals it
-        where the memory is a mapped file.
+    owner_start, owner_stop : int
+        The memory of the object that owns the data, as far as it is known; contains the array's own bytes, and equals
+        them where the memory is a mapped file.
+    owner : ndarray
+        The last array of the base chain, or the array itself.
+    owner_pointer, owner_nbytes : int
+        Address of its first element, and its bytes.
     writable_memory : bool
         False only where a write would fault: the pages are mapped read-only.
     file_backed : bool
         Whether the memory is a mapped file on a disk; False for shared memory.
-    hold : Hold
+    hold : object
         Keeps the memory mapped and in place; drop the layout to let go.
     """
 
-    array: Array = field(repr=False)
-    pointer: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: DType
-    itemsize: int
-    nbytes: int
-    readonly: bool
-    span: Span
-    owner_span: Span
-    writable_memory: bool
-    file_backed: bool
-    hold: Hold = field(repr=False)
+    __slots__ = ()
+
+    @property
+    def span(self) -> Span:
+        """From the first byte of the lowest to the last byte of the highest element."""
+        return Span(self.pointer, self.stop)
+
+    @property
+    def owner_span(self) -> Span:
+        """From `owner_start` to `owner_stop`."""
+        return Span(self.owner_start, self.owner_stop)
+
+    def __repr__(self) -> str:
+        return f"<HostLayout shape={self.shape} strides={self.strides} dtype={self.dtype} pointer={self.pointer:#x}>"
 
 
 def describe(obj: object) -> HostLayout:
@@ -80,36 +81,12 @@ def describe(obj: object) -> HostLayout:
     ValueError
         The object's memory was given back already.
     """
-    return (_read(obj) if type(obj) is np.ndarray else None) or _look_closely(obj)
-
-
-def _read(array: Array) -> HostLayout | None:
-    """Describe an array of a common type over memory that NumPy allocated; None for any other."""
-    dtype = plain_dtype(array.dtype)
-    fields = None if dtype is None else _native.read_array(array, dtype.bits >> 3)
-    if dtype is None or fields is None:
-        return None
-    strides, nbytes, readonly, start, stop, owner, owner_nbytes, owner_start, owner_stop = fields
-    fixed: tuple[tuple[Array, int, int], ...] = ((array, start, nbytes),)
-    span = owner_span = Span(start, stop)
-    if owner is not array:
-        fixed += ((owner, address(owner), owner_nbytes),)
-        owner_span = Span(owner_start, owner_stop)
-    return HostLayout(
-        array,
-        start,
-        array.shape,
-        strides,
-        dtype,
-        dtype.bits >> 3,
-        nbytes,
-        readonly,
-        span,
-        owner_span,
-        True,
-        False,
-        Hold(array, None, fixed),
-    )
+    if type(obj) is np.ndarray:
+        dtype = plain_dtype(obj.dtype)
+        layout: HostLayout | None = None if dtype is None else _native.read_array(obj, dtype)
+        if layout is not None:
+            return layout
+    return _look_closely(obj)
 
 
 def _look_closely(obj: object) -> HostLayout:
@@ -130,26 +107,26 @@ def _look_closely(obj: object) -> HostLayout:
             strides = _element_strides(array, strides)
             span = extent(array, pointer)
         _check_alignment(array, pointer)
-    hold, owner_span, writable_memory, file_backed = find_owner(array, obj, pointer, span)
+    hold, owner, owner_span, writable_memory, file_backed = find_owner(array, obj, span)
     return HostLayout(
-        array=array,
-        pointer=pointer,
-        shape=shape,
-        strides=strides,
-        dtype=dtype,
-        itemsize=itemsize,
-        nbytes=nbytes,
-        readonly=not array.flags.writeable,
-        span=span,
-        owner_span=owner_span,
-        writable_memory=writable_memory,
-        file_backed=file_backed,
-        hold=hold,
+        array,
+        shape,
+        strides,
+        dtype,
+        itemsize,
+        nbytes,
+        not array.flags.writeable,
+        pointer,
+        span.stop,
+        owner_span.start,
+        owner_span.stop,
+        owner,
+        pointer if owner is array else address(owner),
+        owner.nbytes,
+        writable_memory,
+        file_backed,
+        hold,
     )
-
-
-_probe = np.zeros((3, 5), np.int16)[1:, ::2]
-_native.learn_arrays(_probe, address(_probe), _probe.shape, _probe.strides, _probe.base, _probe.dtype, _probe.flags.num)
 
 
 def check_unmoved(layout: HostLayout) -> None:
@@ -160,12 +137,28 @@ def check_unmoved(layout: HostLayout) -> None:
     BufferError
         One of them was moved or resized in place, so that the pointer may dangle.
     """
-    for array, pointer, nbytes in layout.hold.fixed:
+    for array, pointer, nbytes in (
+        (layout.array, layout.pointer, layout.nbytes),
+        (layout.owner, layout.owner_pointer, layout.owner_nbytes),
+    ):
         if array.nbytes != nbytes or (nbytes and address(array) != pointer):
             raise BufferError(
                 f"cannot export memory that has moved: {nbytes} bytes at {pointer:#x} are now {array.nbytes} "
                 f"bytes at {address(array):#x}, as after ndarray.resize(refcheck=False); wrap the array again"
             )
+
+
+_probe = np.zeros((3, 5), np.int16)[1:, ::2]
+_native.learn_arrays(
+    HostLayout,
+    _probe,
+    address(_probe),
+    _probe.shape,
+    _probe.strides,
+    _probe.base,
+    _probe.dtype,
+    _probe.flags.num,
+)
 
 
 def _compact_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

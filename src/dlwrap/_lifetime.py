@@ -14,7 +14,6 @@ import threading
 import time
 import warnings
 from collections import deque
-from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -88,7 +87,9 @@ class Completion:
                 raise DLWrapError(f"{what}: {consequence}") from self._failure
 
 
-@dataclass(slots=True, eq=False)
+_next_key = itertools.count(1).__next__
+
+
 class Lease:
     """Memory that is lent out until its last holder is gone and the GPU is done.
 
@@ -108,19 +109,24 @@ class Lease:
         The latest captures whose graph owns the memory already; one that was forgotten owns it twice, which is no harm.
     closed : Completion or None
         Reported when everything is given back; there once somebody closes.
+    when_released : tuple of callable
+        Told what came of the release.
     key : int
         Its name in the native part.
     """
 
-    device: int
-    hold: object
-    pin: Registration | None = None
-    device_wide: bool = False
-    streams: dict[int, TrackedStream] = field(default_factory=dict)
-    captures: tuple[int, ...] = ()
-    closed: Completion | None = None
-    when_released: list[Callable[[Exception | None], None]] = field(default_factory=list)
-    key: int = field(default_factory=itertools.count(1).__next__)
+    __slots__ = ("captures", "closed", "device", "device_wide", "hold", "key", "pin", "streams", "when_released")
+
+    def __init__(self, device: int, hold: object, *, device_wide: bool = False) -> None:
+        self.device = device
+        self.hold = hold
+        self.pin: Registration | None = None
+        self.device_wide = device_wide
+        self.streams: dict[int, TrackedStream] = {}
+        self.captures: tuple[int, ...] = ()
+        self.closed: Completion | None = None
+        self.when_released: tuple[Callable[[Exception | None], None], ...] = ()
+        self.key = _next_key()
 
     def device_pointer(self, pointer: int) -> int:
         """Give the device's address of a host address inside."""
@@ -215,7 +221,7 @@ class LifetimeManager:
 
     def is_inside(self) -> bool:
         """Tell whether this thread holds a lock of dlwrap: only a finaliser that a collection runs there finds that."""
-        return (
+        return bool(
             self._lock._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001 -- as Condition does, here and below
             or self.pins.lock._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001
             or self._sweeper.lock._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001
@@ -410,7 +416,7 @@ class LifetimeManager:
         if failure is not None:
             _native.leak(lease)
             self._note_leak(failure)
-            reports = [*reports, closed.report] if closed else reports
+            reports = (*reports, closed.report) if closed else reports
         else:
             # The registration keeps the memory until it is unregistered.
             lease.hold = None
@@ -425,7 +431,7 @@ class LifetimeManager:
         for lease, wait in self._pending.values():
             wait.urgent = True
             released.expect(1)
-            lease.when_released.append(released.report)
+            lease.when_released += (released.report,)
         self._request_sweep()
         released.report(None)
 

@@ -5,9 +5,9 @@
 #include <errno.h>
 #include <stdbool.h>
 
-#include "_arrays.h"
 #include "_calls.h"
 #include "_exporter.h"
+#include "_layout.h"
 #include "_lease.h"
 
 enum { LONGEST_WAIT = 1000000000 }; /* seconds */
@@ -87,14 +87,16 @@ static PyMethodDef module_methods[] = {
     {"register", native_register, METH_VARARGS,
      "register(host_register, pointer, nbytes, flags, results)\n--\n\nRegister, and note the CUresult."},
     {"learn_arrays", native_learn_arrays, METH_VARARGS,
-     "learn_arrays(array, pointer, shape, strides, base, dtype, flags)\n--\n\nWhether its fields can be read."},
+     "learn_arrays(type, array, pointer, shape, strides, base, dtype, flags)\n--\n\nWhether its fields can be read."},
     {"read_array", (PyCFunction)(void (*)(void))native_read_array, METH_FASTCALL,
-     "read_array(array, itemsize)\n--\n\nIts layout, or None where that needs a closer look."},
+     "read_array(array, dtype)\n--\n\nIts layout, or None where that needs a closer look."},
     {"learn_driver", native_learn_driver, METH_VARARGS,
      "learn_driver(cuCtxGetCurrent, cuCtxGetDevice, cuDeviceGetAttribute)\n--\n\nLearn their addresses."},
     {"current_device", native_current_device, METH_NOARGS,
-     "current_device()\n--\n\n(CUresult, ordinal of the current context's device); -1 without a context."},
+     "current_device()\n--\n\n(CUresult, ordinal); -1 without a context, -2 after cuCtxGetDevice failed."},
     {"attribute", native_attribute, METH_VARARGS, "attribute(number, device)\n--\n\n(CUresult, value)."},
+    {"lend", (PyCFunction)(void (*)(void))native_lend, METH_FASTCALL,
+     "lend(type, layout, key, device_pointer, device, readonly, primary)\n--\n\nThe first holder of a lease."},
     {"make_capsule", native_make_capsule, METH_VARARGS,
      "make_capsule(exporter, minor, on_host, copied)\n--\n\nA DLPack capsule; legacy where minor is -1."},
     {"give_up", native_give_up, METH_O,
@@ -129,17 +131,21 @@ static bool claim_process(void) {
     return true;
 }
 
+/* Gives a type, if it could be made, to the module. */
+static bool add_type(PyObject *module, const char *name, PyObject *type) {
+    if (type == NULL || PyModule_AddObject(module, name, type) != 0) {
+        Py_XDECREF(type);
+        return false;
+    }
+    return true;
+}
+
 /* Fills the module. */
 static int execute_module(PyObject *module) {
     if (!claim_process()) {
         return -1;
     }
-    PyObject *exporter = make_exporter_type();
-    if (exporter == NULL || PyModule_AddObject(module, "Exporter", exporter) != 0) {
-        Py_XDECREF(exporter);
-        return -1;
-    }
-    return 0;
+    return add_type(module, "Layout", make_layout_type()) && add_type(module, "Exporter", make_exporter_type()) ? 0 : -1;
 }
 
 static PyModuleDef_Slot module_slots[] = {

@@ -1,22 +1,52 @@
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 from typing_extensions import CapsuleType, Self
 
-class Exporter:
+_E = TypeVar("_E", bound=Exporter)
+
+class Layout:
+    array: npt.NDArray[Any]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+    owner: npt.NDArray[Any]
+    hold: object
+    pointer: int
+    stop: int
+    owner_start: int
+    owner_stop: int
+    owner_pointer: int
+    itemsize: int
+    nbytes: int
+    owner_nbytes: int
+    readonly: bool
+    writable_memory: bool
+    file_backed: bool
     def __new__(
         cls,
-        key: int,
-        device_pointer: int,
-        host_pointer: int,
-        device_id: int,
-        dtype: tuple[int, int, int],
+        array: npt.NDArray[Any],
         shape: tuple[int, ...],
         strides: tuple[int, ...],
-        read_only: bool,
-        primary: int = 0,
-        arrays: tuple[tuple[npt.NDArray[Any], int, int], ...] = (),
+        dtype: tuple[int, int, int],
+        itemsize: int,
+        nbytes: int,
+        readonly: bool,
+        pointer: int,
+        stop: int,
+        owner_start: int,
+        owner_stop: int,
+        owner: npt.NDArray[Any],
+        owner_pointer: int,
+        owner_nbytes: int,
+        writable_memory: bool,
+        file_backed: bool,
+        hold: object,
     ) -> Self: ...
+
+class Exporter:
+    @property
+    def _layout(self) -> Any: ...
     @property
     def exports(self) -> int: ...
     @property
@@ -45,6 +75,7 @@ def learn_driver(current_context: int, current_device: int, device_attribute: in
 def current_device() -> tuple[int, int]: ...
 def attribute(number: int, device: int, /) -> tuple[int, int]: ...
 def learn_arrays(
+    made: type[Layout],
     array: npt.NDArray[Any],
     pointer: int,
     shape: tuple[int, ...],
@@ -54,9 +85,10 @@ def learn_arrays(
     flags: int,
     /,
 ) -> bool: ...
-def read_array(
-    array: npt.NDArray[Any], itemsize: int, /
-) -> tuple[tuple[int, ...], int, bool, int, int, npt.NDArray[Any], int, int, int] | None: ...
+def read_array(array: npt.NDArray[Any], dtype: tuple[int, int, int], /) -> Any: ...
+def lend(
+    made: type[_E], layout: Layout, key: int, device_pointer: int, device: int, readonly: bool, primary: int, /
+) -> _E: ...
 def wait(seconds: float, /) -> list[tuple[int, int]]: ...
 def wake() -> None: ...
 def record(is_capturing: int, event_record: int, stream: int, event: int, /) -> tuple[int, bool]: ...

@@ -51,14 +51,10 @@ class Hold:
         A live export of the owner, which makes `mmap.close` and `bytearray.append` raise `BufferError`. An
         `ndarray` over a buffer often keeps only a reference, and that allows both. None where the owner is an
         `ndarray`, or has no buffer protocol.
-    fixed : tuple of (ndarray, address, nbytes)
-        The array and the last `ndarray` of its base chain, as they were, because
-        `ndarray.resize(refcheck=False)` asks nobody.
     """
 
     given: object
     export: memoryview | None
-    fixed: tuple[tuple[Array, int, int], ...]
 
 
 # The memory's own descriptor, because a subclass may show something else.
@@ -85,7 +81,7 @@ def extent(array: Array, pointer: int) -> Span:
     return Span(low, high + array.itemsize)
 
 
-def find_owner(array: Array, given: object, pointer: int, span: Span) -> tuple[Hold, Span, bool, bool]:
+def find_owner(array: Array, given: object, span: Span) -> tuple[Hold, Array, Span, bool, bool]:
     """Find the owner of an array's memory and take hold of it.
 
     Parameters
@@ -94,14 +90,12 @@ def find_owner(array: Array, given: object, pointer: int, span: Span) -> tuple[H
         The view.
     given : object
         The object it was made from, or the array itself.
-    pointer : int
-        The address of its first element.
     span : Span
         The bytes that it touches.
 
     Returns
     -------
-    hold, owner_span, writable_memory, file_backed
+    hold, owner, owner_span, writable_memory, file_backed
         As in `HostLayout`.
 
     Raises
@@ -109,15 +103,15 @@ def find_owner(array: Array, given: object, pointer: int, span: Span) -> tuple[H
     ValueError
         The memory was given back already: a closed mmap, a released memoryview.
     """
-    base, base_pointer, owner_span = array, pointer, span
+    base, owner_span = array, span
     export: memoryview | None = None
     owner: Any = array
     link: Any = array.base
     while link is not None:
         owner, reach = link, EMPTY
         if isinstance(link, np.ndarray):
-            base, base_pointer = link, address(link)
-            reach = extent(base, base_pointer)
+            base = link
+            reach = extent(base, address(base))
             link = link.base
         elif isinstance(link, _StrideTricks):
             link = link.base
@@ -129,18 +123,15 @@ def find_owner(array: Array, given: object, pointer: int, span: Span) -> tuple[H
         if reach.overlaps(owner_span):
             owner_span = owner_span.hull(reach)
 
-    fixed: tuple[tuple[Array, int, int], ...] = ((array, pointer, array.nbytes),)
-    if base is not array:
-        fixed += ((base, base_pointer, base.nbytes),)
-    hold = Hold(given, export, fixed)
+    hold = Hold(given, export)
 
     owned = base.flags.owndata
     on_heap = owned if owner is base else isinstance(owner, (bytes, bytearray, stdlib_array.array))
     writable = array.flags.writeable
     if on_heap or span == EMPTY or (export is None and writable):
-        return hold, owner_span, True, False
+        return hold, base, owner_span, True, False
     pages_writable, file_backed = _mapping(span, writable)
-    return hold, span if file_backed else owner_span, pages_writable, file_backed
+    return hold, base, span if file_backed else owner_span, pages_writable, file_backed
 
 
 def _export(owner: Any) -> memoryview | None:

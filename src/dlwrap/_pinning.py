@@ -81,38 +81,53 @@ class PinTable:
         RuntimeError
             It would have to wait, on a thread that must not.
         """
-        read_only = not layout.writable_memory
-        wanted = layout.owner_span if extent == "owner" else layout.span
-        while True:
-            with self.lock:
-                found = self._find(layout.span, read_only)
-                blocking = [] if found else self._overlapping(wanted)
-                if found is None and not blocking:
-                    found = Registration(wanted.start, wanted.stop, read_only, device, layout.hold)
-                if found is not None:
-                    self._join(user, found)
-                seen = [(other, other.state, len(other.users)) for other in blocking]
-            if found is None:
-                if any(other.maker == threading.get_ident() and other.state is State.REGISTERING for other in blocking):
-                    raise RuntimeError(f"cannot wrap {_WHILE_REGISTERING}")
-                wanted = self._make_way(blocking, layout.span, wanted)
-                self._check_may_wait("page-locked memory that is in the way")
-                self._wait_for_change(seen)
-            elif found.state is State.LIVE:
-                self._find_device_start(found, device)
-                return
-            elif self._register(user, found, layout):
-                return
-            else:
+        wanted: Span | None = None
+        while not self._share(user, layout, device):
+            wanted = wanted or (layout.owner_span if extent == "owner" else layout.span)
+            made, blocking = self._claim(user, layout, device, wanted)
+            if made is not None:
+                if self._register(user, made, layout):
+                    return
                 wanted = layout.span
+            elif blocking:
+                wanted = self._make_way(list(blocking), layout.span, wanted)
+                self._check_may_wait("page-locked memory that is in the way")
+                self._wait_for_change(blocking)
 
-    def _find(self, span: Span, read_only: bool) -> Registration | None:
-        """Find a live registration that covers the span: ranges do not overlap, so only the last before its start can."""
-        at = bisect.bisect_right(self._starts, span.start)
+    def _share(self, user: User, layout: HostLayout, device: int) -> bool:
+        """Become a user of a live registration around the layout's bytes, if there is one."""
+        with self.lock:
+            found = self._find(layout)
+            if found is not None:
+                self._join(user, found)
+        if found is not None and device not in found.device_starts:
+            with _driver.relaxed(), _driver.primary_context(device):
+                found.device_starts[device] = _driver.device_pointer(found.start)
+        return found is not None
+
+    def _claim(
+        self, user: User, layout: HostLayout, device: int, wanted: Span
+    ) -> tuple[Registration | None, dict[Registration, tuple[State, int]]]:
+        """Put a new registration into the table, or give those that are in the way, as they are now."""
+        with self.lock:
+            if self._find(layout) is not None:
+                return None, {}
+            blocking = {other: (other.state, len(other.users)) for other in self._overlapping(wanted)}
+            if not blocking:
+                made = Registration(wanted.start, wanted.stop, not layout.writable_memory, device, layout.hold)
+                self._join(user, made)
+                return made, {}
+        if any(other.maker == threading.get_ident() and other.state is State.REGISTERING for other in blocking):
+            raise RuntimeError(f"cannot wrap {_WHILE_REGISTERING}")
+        return None, blocking
+
+    def _find(self, layout: HostLayout) -> Registration | None:
+        """Find a live registration around the bytes; ranges do not overlap, so only the last before them can be."""
+        at = bisect.bisect_right(self._starts, layout.pointer)
         found = self._by_start[self._starts[at - 1]] if at else None
-        if found is None or found.state is not State.LIVE or found.stop < span.stop:
+        if found is None or found.state is not State.LIVE or found.stop < layout.stop:
             return None
-        return found if read_only or not found.read_only else None
+        return None if found.read_only and layout.writable_memory else found
 
     def _join(self, user: User, registration: Registration) -> None:
         """Make somebody a user; the pin comes first, because `release` looks there."""
@@ -149,14 +164,14 @@ class PinTable:
             raise _overlap_error(span, "a live wrap or pin of dlwrap", (in_the_way[0].start, in_the_way[0].stop))
         return span
 
-    def _wait_for_change(self, seen: list[tuple[Registration, State, int]]) -> None:
+    def _wait_for_change(self, seen: dict[Registration, tuple[State, int]]) -> None:
         with self.lock:
             try:
                 self._waiting.add(threading.get_ident())
                 self._changed.wait_for(
                     lambda: (
-                        any((found.state, len(found.users)) != (state, users) for found, state, users in seen)
-                        or any(users and state is State.LIVE for _, state, users in seen)
+                        any((found.state, len(found.users)) != state for found, state in seen.items())
+                        or any(users and state is State.LIVE for state, users in seen.values())
                     )
                 )
             finally:
@@ -185,12 +200,6 @@ class PinTable:
         # On one line, so that no interrupt can come between.
         registered.state, self.pinned_bytes = State.LIVE, self.pinned_bytes + registered.nbytes
         self._changed.notify_all()
-
-    def _find_device_start(self, registration: Registration, device: int) -> None:
-        """Ask for the device's address of a live registration, unless it is known."""
-        if device not in registration.device_starts:
-            with _driver.relaxed(), _driver.primary_context(device):
-                registration.device_starts[device] = _driver.device_pointer(registration.start)
 
     def _adopt(self, user: User, error: CudaError, refused: Registration, layout: HostLayout) -> bool:
         """Use memory that somebody else registered, where that covers the array; False to try the span alone."""

@@ -31,9 +31,10 @@ if __name__ == "__main__":
 
 import dlwrap.testing
 from capsules import look, take
+from exporters import lend
 from soak._report import Outcome, report
 
-SOURCE = Path(dlwrap.__file__).with_name("_native.c")
+SOURCES = [str(path) for path in sorted(Path(dlwrap.__file__).parent.glob("*.c"))]
 SANITIZERS = "-fsanitize=address,undefined,float-cast-overflow,fuzzer-no-link"
 REFUSALS = (TypeError, ValueError, OverflowError, BufferError, MemoryError)
 SEVERAL = 6
@@ -183,7 +184,7 @@ class Program:
 
     def _make(self, arguments: tuple[Any, ...]) -> None:
         if len(self.leases) < SEVERAL:
-            made = attempt(self.native.Exporter, *arguments)
+            made = attempt(lend, self.native, *arguments)
             if made is not None:
                 self.leases.append(Lease(made, arguments))
 
@@ -290,8 +291,8 @@ class Program:
     def call_oddly(self) -> None:
         """Call with the wrong number of arguments, or with names."""
         exporter = self.input.pick([lease.exporter for lease in self.leases]) if self.leases else self.native
-        functions = [self.native.Exporter, self.native.live_exports, self.native.wake]
-        functions += [] if exporter is self.native else [exporter.export, exporter.close]
+        functions = [self.native.Exporter, self.native.lend, self.native.live_exports, self.native.wake]
+        functions += [] if exporter is self.native else [self.native.make_capsule, self.native.give_up]
         arguments = [self.input.pick(ODD) for _ in range(self.input.pick([1, 2, 4, 5]))]
         names = {"key": 1, "x": 2} if self.input.below(2) else {}
         assert attempt(self.input.pick(functions), *arguments, **names) is None, "wrong arguments were taken"
@@ -323,7 +324,7 @@ def build(clang: str, folder: Path) -> Path:
     flags = ["-std=c11", "-O1", "-g", "-fno-omit-frame-pointer", "-shared", "-fPIC", "-DPy_LIMITED_API=0x030A0000"]
     include = f"-I{sysconfig.get_path('include')}"
     fatal = "-fno-sanitize-recover=all"
-    subprocess.run([clang, *flags, SANITIZERS, fatal, include, str(SOURCE), "-o", str(library)], check=True)
+    subprocess.run([clang, *flags, SANITIZERS, fatal, include, *SOURCES, "-o", str(library)], check=True)
     return library
 
 

@@ -49,14 +49,14 @@ class Mutation:
 MUTATIONS = [
     Mutation(
         "the capture check before an event is recorded",
-        "_native.c",
+        "_calls.c",
         "    int code = is_capturing(stream, capturing);\n    if (code != 0 || *capturing != 0) {\n",
         "    int code = 0;\n    if (code != 0) {\n",
         ("tests/test_lifetime.py",),
     ),
     Mutation(
         "the capture check after an event was recorded",
-        "_native.c",
+        "_calls.c",
         "    return is_capturing(stream, capturing);\n}",
         "    return 0;\n}",
         ("tests/test_native.py", "tests/test_soak_captures.py"),
@@ -85,8 +85,8 @@ MUTATIONS = [
     Mutation(
         "the hold on the array until it is unregistered",
         "_pinning.py",
-        "found = Registration(wanted.start, wanted.stop, read_only, device, layout.hold)",
-        "found = Registration(wanted.start, wanted.stop, read_only, device)",
+        "made = Registration(wanted.start, wanted.stop, not layout.writable_memory, device, layout.hold)",
+        "made = Registration(wanted.start, wanted.stop, not layout.writable_memory, device)",
         ("tests/test_lifetime.py", "tests/test_pinning.py"),
     ),
     Mutation(
@@ -126,7 +126,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the care of a capsule's destructor for a pending exception",
-        "_native.c",
+        "_exporter.c",
         "    const char *name = PyCapsule_GetName(capsule);\n    if (name != NULL",
         "    PyErr_Clear();\n    const char *name = PyCapsule_GetName(capsule);\n    if (name != NULL",
         ("tests/test_native.py",),

@@ -1,13 +1,10 @@
-/* Races in the native part, without Python: threads that export, threads that call deleters, and a lifetime
- * manager.
+/* Races of leases, exports and releases: threads that export, threads that call deleters, and a lifetime manager.
  *
- * A program of its own, so that nothing but _native.c and the C library is under the sanitizer it is built
- * with: cc -fsanitize=thread -I<Python's headers> -Wl,--unresolved-symbols=ignore-all native_races.c What
- * needs an interpreter is never called, and so never missed. native_races SECONDS SEED
+ * A program of its own, so that nothing but _lease.c and the C library is under the sanitizer it is built with:
+ * cc -fsanitize=thread native_races.c; native_races SECONDS SEED
  */
-#include "../../src/dlwrap/_native.c"
+#include "../../src/dlwrap/_lease.c"
 
-#include <pthread.h>
 #include <stdio.h>
 
 enum { EXPORTERS = 3, DELETERS = 3, SLOTS = 32, MOST_HOLDS = 5, MOST_LEASES = 1 << 21, VALUE = 7 };
@@ -34,19 +31,15 @@ static void fault(const char *what, uint64_t key) {
     atomic_fetch_add(&faults, 1);
 }
 
-/* A lease with one holder, as exporter_new() makes it. */
+/* A lease with one holder, as native_lend() makes it. */
 static Lease *make_lease(uint64_t key) {
-    Lease *lease = calloc(1, sizeof(Lease) + 2 * sizeof(int64_t));
-    atomic_init(&lease->holders, 1);
-    atomic_init(&lease->references, 2);
+    Lease *lease = new_lease(1);
     lease->key = key;
-    lease->ndim = 1;
     lease->shape[0] = VALUE;
-    lease->strides = lease->shape + 1;
     return lease;
 }
 
-/* One more hold on the lease, as exporter_export() and exporter_hold_by_graph() take it. */
+/* One more hold on the lease, as make_capsule() and hold_by_graph() take it. */
 static Parcel *make_parcel(Lease *lease, Kind kind) {
     Parcel *parcel = malloc(sizeof(Parcel));
     if (!add_hold(lease)) {
@@ -58,16 +51,9 @@ static Parcel *make_parcel(Lease *lease, Kind kind) {
         atomic_fetch_add(&live_graphs, 1);
         return parcel;
     }
-    Export *export = take_export();
-    atomic_fetch_add(&live_exports, 1);
-    export->lease = lease;
-    if (kind == LEGACY_EXPORT) {
-        export->tensor.legacy = (DLManagedTensor){describe(lease, false), export, delete_legacy};
-    } else {
-        fill_versioned(export, lease, false, false, 0);
-    }
+    Export *export = begin_export(lease, kind == LEGACY_EXPORT ? -1 : 0, false, false);
     parcel->held = &export->tensor;
-    parcel->generation = atomic_fetch_add(&export->generation, 1) + 1;
+    parcel->generation = atomic_load(&export->generation);
     return parcel;
 }
 
@@ -109,8 +95,7 @@ static void *export_leases(void *argument) {
                 end_parcel(parcel, &seed);
             }
         }
-        long long last = 1;
-        if (rand_r(&seed) % 2 == 0 || !atomic_compare_exchange_strong(&lease->holders, &last, 0)) {
+        if (rand_r(&seed) % 2 == 0 || take_only_hold(lease) != 0) {
             drop_hold(lease);
         } else {
             push_released(lease); /* as close() does */
@@ -137,8 +122,8 @@ static void *manage(void *unused) {
     bool last_time;
     do {
         last_time = atomic_load(&stop_managing);
-        if (!last_time && atomic_load(&released) == NULL) {
-            wait_for_signal(-1);
+        if (!last_time && !is_any_released()) {
+            wait_for_released(-1);
         }
         for (Lease *lease = take_released(), *next; lease != NULL; lease = next) {
             next = lease->next;
@@ -162,7 +147,7 @@ static uint64_t check_all(void) {
             }
         }
     }
-    if (atomic_load(&live_exports) != 0 || atomic_load(&live_graphs) != 0) {
+    if (count_live_exports() != 0 || atomic_load(&live_graphs) != 0) {
         fault("exports or graphs are left", 0);
     }
     return total;
@@ -184,7 +169,7 @@ int main(int count, char **arguments) {
     double seconds = count > 1 ? atof(arguments[1]) : 1;
     first_seed = count > 2 ? (unsigned)strtoul(arguments[2], NULL, 10) : 1;
     unsigned seed = first_seed;
-    sem_init(&released_signal, 0, 0);
+    prepare_released();
     pthread_create(&manager, NULL, manage, NULL);
     for (uintptr_t i = 0; i < EXPORTERS; i++) {
         pthread_create(&exporters[i], NULL, export_leases, (void *)i);
@@ -208,7 +193,7 @@ int main(int count, char **arguments) {
         }
     }
     atomic_store(&stop_managing, true);
-    sem_post(&released_signal);
+    wake_up();
     pthread_join(manager, NULL);
     uint64_t total = check_all();
     free_spares();
