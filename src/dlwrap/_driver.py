@@ -180,6 +180,7 @@ def device_name(device: int) -> str:
 
 def attribute(device: int, name: str) -> int:
     """Read ``CU_DEVICE_ATTRIBUTE_<name>``."""
+    _module()
     code, value = _native.attribute(_attribute_number(name), device)
     if code != 0:
         raise _failure(code, "cuDeviceGetAttribute")

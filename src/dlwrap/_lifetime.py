@@ -393,21 +393,31 @@ class LifetimeManager:
 
     def _take_released(self, seconds: float) -> None:
         """Begin the release of every lease whose last holder went, within so many seconds."""
+        batches: dict[object, tuple[list[int], Wait]] = {}
         for key, uses in _native.wait(seconds):
-            guard(partial(self._begin_release, key, uses))
+            guard(self._begin_release, key, uses, batches)
+        for _, wait in batches.values():
+            guard(self._events.add, wait)
 
-    def _begin_release(self, key: int, uses: int) -> None:
+    def _begin_release(self, key: int, uses: int, batches: dict[object, tuple[list[int], Wait]]) -> None:
+        """Have the lease wait together with those that wait for the same."""
         lease = self._leases.get(key)
         if lease is None:
             return  # taken back: the wrap was interrupted just when its holder was there
         lease.note_uses(uses)
-        wait = lease.wait(partial(self._end_release, key), urgent=lease.closed is not None)
-        self._pending[key] = (lease, wait)
+        urgent = lease.closed is not None
+        same = (lease.device, lease.device_wide, urgent, *lease.streams)
+        batch = batches.get(same)
+        if batch is None:
+            keys: list[int] = []
+            batch = batches[same] = (keys, lease.wait(partial(self._end_releases, keys), urgent=urgent))
+        self._pending[key] = (lease, batch[1])
+        batch[0].append(key)
         del self._leases[key]
-        self._events.add(wait)
 
-    def _end_release(self, key: int, failure: Exception | None) -> None:
-        guard(partial(self._finish_release, key, failure))
+    def _end_releases(self, keys: list[int], failure: Exception | None) -> None:
+        for key in keys:
+            guard(self._finish_release, key, failure)
 
     def _finish_release(self, key: int, failure: Exception | None) -> None:
         """Unregister and drop, or keep for ever."""
@@ -420,7 +430,7 @@ class LifetimeManager:
         else:
             # The registration keeps the memory until it is unregistered.
             lease.hold = None
-            lease.streams = {}
+            lease.streams.clear()
             self.pins.release(lease, flush=closed is not None, then=None if closed is None else closed.report)
         for tell in reports:
             tell(failure)

@@ -100,9 +100,9 @@ class PinTable:
             found = self._find(layout)
             if found is not None:
                 self._join(user, found)
-        if found is not None and device not in found.device_starts:
+        if found is not None and found.start_on(device) is None:
             with _driver.relaxed(), _driver.primary_context(device):
-                found.device_starts[device] = _driver.device_pointer(found.start)
+                found.learn_start(device, _driver.device_pointer(found.start))
         return found is not None
 
     def _claim(
@@ -132,7 +132,7 @@ class PinTable:
     def _join(self, user: User, registration: Registration) -> None:
         """Make somebody a user; the pin comes first, because `release` looks there."""
         user.pin = registration
-        registration.users.add(user)
+        registration.add_user(user)
         if registration.state is State.LIVE:
             self.lingering.discard(registration)
         elif registration.state is State.REGISTERING:
@@ -144,7 +144,7 @@ class PinTable:
     def _tell_revived(self, registration: Registration) -> None:
         """Tell those who wait for it to go that others use it now, as `release` would have told them."""
         with self.lock:
-            told: list[WhenGone] = []
+            told: tuple[WhenGone, ...] = ()
             if registration.users:
                 told, registration.when_gone = registration.when_gone, told
         for callback in told:
@@ -182,7 +182,7 @@ class PinTable:
         try:
             with _driver.relaxed(), _driver.primary_context(made.device):
                 _driver.register(made.start, made.nbytes, read_only=made.read_only, results=made.results)
-                made.device_starts[made.device] = _driver.device_pointer(made.start)
+                made.learn_start(made.device, _driver.device_pointer(made.start))
         except CudaError as error:
             if _driver.succeeded(made.results):
                 self._release_and_wait(user)
@@ -199,6 +199,7 @@ class PinTable:
     def _make_live(self, registered: Registration) -> None:
         # On one line, so that no interrupt can come between.
         registered.state, self.pinned_bytes = State.LIVE, self.pinned_bytes + registered.nbytes
+        registered.results = None
         self._changed.notify_all()
 
     def _adopt(self, user: User, error: CudaError, refused: Registration, layout: HostLayout) -> bool:
@@ -217,7 +218,7 @@ class PinTable:
                     device,
                     adopted=True,
                     state=State.LIVE,
-                    device_starts={device: _driver.device_pointer(span.start)},
+                    device_start=_driver.device_pointer(span.start),
                 )
                 return True
             known = known or _driver.known_range(span.stop - 1)
@@ -244,7 +245,7 @@ class PinTable:
         pin, idle = user.pin, False
         if pin is not None:
             with self.lock:
-                pin.users.discard(user)
+                pin.drop_user(user)
                 if pin.state is State.REGISTERING and _driver.succeeded(pin.results):
                     self._make_live(pin)
                     flush = True
@@ -253,7 +254,7 @@ class PinTable:
                 idle = pin.state is State.LIVE and not pin.users and not pin.adopted
                 if idle:
                     if then is not None:
-                        pin.when_gone.append(then)
+                        pin.when_gone += (then,)
                     pin.idle_since = time.monotonic()
                     pin.flush = flush or bool(pin.when_gone)
                     self.lingering.add(pin)
@@ -323,7 +324,7 @@ class PinTable:
             leaving = [*self.lingering, *self._leaving.values()]
             for found in leaving:
                 self.lingering.flush(found)
-                found.when_gone.append(then)
+                found.when_gone += (then,)
         self._request_sweep()
         return len(leaving)
 

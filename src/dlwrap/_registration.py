@@ -40,18 +40,20 @@ class Registration:
         Keeps the memory until it is unregistered: a missed unregister poisons the address for its next owner.
     adopted : bool
         Whether somebody else registered the memory; then dlwrap never unregisters it.
-    results : list
-        What the driver returned when it was asked to register; see `_driver.succeeded`.
-    users : set of User
-        Leases and pins inside; none while it lingers.
+    results : list, or None
+        What the driver returned when it was asked to register, until that is done; see `_driver.succeeded`.
+    users : collection of User
+        Leases and pins inside; none while it lingers. A set only from the second on, because most ranges have one.
     idle_since : float
         When the last user went (`time.monotonic`).
     flush : bool
         Whether somebody waits for it to go.
     maker : int
         The thread that registers it (`threading.get_ident`).
-    device_starts : dict of int to int
-        For each device the device's address of `start`.
+    device_start : int or None
+        The device's address of `start`.
+    other_starts : dict of int to int, or None
+        Those of other devices, once they are known.
     """
 
     start: int
@@ -61,13 +63,14 @@ class Registration:
     hold: object = None
     adopted: bool = False
     state: State = State.REGISTERING
-    results: list[Any] = field(default_factory=list)
-    users: set[User] = field(default_factory=set)
+    results: Any = field(default_factory=list)
+    users: tuple[()] | tuple[User] | set[User] = ()
     idle_since: float = 0.0
     flush: bool = False
     maker: int = field(default_factory=threading.get_ident)
-    device_starts: dict[int, int] = field(default_factory=dict)
-    when_gone: list[WhenGone] = field(default_factory=list)
+    device_start: int | None = None
+    other_starts: dict[int, int] | None = None
+    when_gone: tuple[WhenGone, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -78,9 +81,39 @@ class Registration:
         """Whether every byte of the span is inside."""
         return self.start <= span.start and span.stop <= self.stop
 
+    def start_on(self, device: int) -> int | None:
+        """Give a device's address of `start`, if it is known."""
+        if device == self.device:
+            return self.device_start
+        return None if self.other_starts is None else self.other_starts.get(device)
+
+    def learn_start(self, device: int, start: int) -> None:
+        """Learn a device's address of `start`."""
+        if device == self.device:
+            self.device_start = start
+        else:
+            self.other_starts = {**(self.other_starts or {}), device: start}
+
     def device_pointer(self, pointer: int, device: int) -> int:
         """Give the device's address of a host address inside."""
-        return self.device_starts[device] + pointer - self.start
+        start = self.start_on(device)
+        if start is None:
+            raise LookupError(f"the address on device {device} is not known yet")
+        return start + pointer - self.start
+
+    def add_user(self, user: User) -> None:
+        """Add a user, once."""
+        if isinstance(self.users, set):
+            self.users.add(user)
+        elif user not in self.users:
+            self.users = {*self.users, user} if self.users else (user,)
+
+    def drop_user(self, user: User) -> None:
+        """Drop a user, if it is one."""
+        if isinstance(self.users, set):
+            self.users.discard(user)
+        elif user in self.users:
+            self.users = ()
 
 
 class User(Protocol):

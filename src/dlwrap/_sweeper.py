@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 from dlwrap._barrier import wait_for_device
@@ -112,5 +111,5 @@ class Sweeper:
     def _unregister_due(self) -> float:
         due, pause = self._pins.due(time.monotonic())
         for registration in due:
-            guard(partial(self._pins.unregister, registration))
+            guard(self._pins.unregister, registration)
         return pause

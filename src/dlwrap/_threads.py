@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def guard(step: Callable[[], None]) -> None:
+def guard(step: Callable[..., None], *arguments: object) -> None:
     """Take a step; a fault is shown, and what the step was about stays in the books, and so in memory."""
     try:
-        step()
+        step(*arguments)
     except BaseException as error:  # noqa: BLE001 -- see above
         report(error, step)
 
