@@ -7,13 +7,16 @@ hold.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dlwrap import _native
 from dlwrap._dtypes import DType, dlpack_type, plain_dtype
-from dlwrap._owner import EMPTY, Array, Span, address, extent, find_owner
+from dlwrap._owner import EMPTY, Span, address, extent, find_owner
+
+if TYPE_CHECKING:
+    from dlwrap._owner import Array
 
 __all__ = ["DType", "HostLayout", "Span", "check_unmoved", "describe"]
 

@@ -15,7 +15,6 @@ import time
 import warnings
 from collections import deque
 from functools import partial
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from dlwrap import _driver, _native
@@ -28,6 +27,7 @@ from dlwrap._waits import EventWaits, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from queue import SimpleQueue
 
     from dlwrap._registration import Registration
     from dlwrap._streams import TrackedStream
@@ -238,6 +238,8 @@ class LifetimeManager:
         """
         if self._is_started:
             return
+        from queue import SimpleQueue  # noqa: PLC0415 -- a program that only imports dlwrap does not need it
+
         for name, body in self._bodies.items():
             if not self._has(name):
                 begun: SimpleQueue[Exception | None] = SimpleQueue()

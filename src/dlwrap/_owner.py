@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import array as stdlib_array
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
 
 
 @dataclass(slots=True)  # not frozen, which takes long to make
