@@ -23,7 +23,7 @@ LAYERS = {
     "_owner": set(),
     "_layout": {"_dtypes", "_native", "_owner"},
     "_driver": {"_errors", "_native"},
-    "_streams": {"_driver", "_errors"},
+    "_streams": {"_driver", "_errors", "_native"},
     "_barrier": {"_driver", "_errors"},
     "_support": {"_driver", "_errors"},
     "_registration": {"_owner"},
@@ -45,8 +45,9 @@ LAYERS = {
     "_graphs": {"_driver", "_errors", "_lifetime", "_native"},
     "_buffer": {"_driver", "_errors", "_graphs", "_layout", "_lifetime", "_native", "_streams", "_support"},
     "_keep_alive": {"_buffer", "_driver", "_graphs", "_lifetime", "_streams"},
+    "_exchange": {"_buffer", "_dtypes", "_lifetime", "_native", "_streams"},
     "_control": {"_lifetime", "_lingering", "_native"},
-    "__init__": {"_buffer", "_control", "_errors", "_keep_alive", "_support", "_version"},
+    "__init__": {"_buffer", "_control", "_errors", "_exchange", "_keep_alive", "_support", "_version"},
 }
 PROGRAM = {path.stem for path in PACKAGE.glob("*.py")} - LAYERS.keys()  # the command line may use the public API
 

@@ -1,5 +1,6 @@
 """Use a host array from any GPU framework in place: no copy, no use-after-free."""
 
+from dlwrap import _exchange as _exchange  # serves the native part
 from dlwrap._buffer import HostWrappedBuffer as HostWrappedBuffer
 from dlwrap._buffer import Pin as Pin
 from dlwrap._buffer import pin as pin

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
             """Give (version, handle)."""
 
 
-_LEGACY = -1
+_LEGACY, _NEWEST = -1, 2**31 - 1  # minor versions; the native part gives what it knows
 
 _Holder = TypeVar("_Holder", bound=Exporter)
 
@@ -183,6 +183,9 @@ class HostWrappedBuffer(Exporter):
 
     __slots__ = ("__weakref__", "_lease", "_memory")
 
+    # DLPack 1.3, struct DLPackExchangeAPI: what it does is in _exchange.c, and in dlwrap._exchange.
+    __dlpack_c_exchange_api__ = _native.exchange_api()
+
     _lease: Lease
     _memory: Memory
 
@@ -265,12 +268,7 @@ class HostWrappedBuffer(Exporter):
         handle = _streams.check_told_stream(stream)
         on_host = self._serves_host(dl_device)
         minor = _version_for(max_version)
-        if self.closed:
-            raise BufferError("cannot export a closed HostWrappedBuffer: wrap the array again")
-        layout = self._open()
-        check_unmoved(layout)
-        if manager().is_forked and not on_host:
-            raise BufferError("cannot export to the GPU in a forked child: CUDA does not survive fork()")
+        layout = self._check_exportable(on_host=on_host)
         if copy:
             return self._export_copy(layout, handle, minor, on_host=on_host)
         if self.readonly and minor == _LEGACY:
@@ -281,7 +279,28 @@ class HostWrappedBuffer(Exporter):
         if on_host:
             self._wait_for_host_use()
             return _native.make_capsule(self, minor, True, False)
-        return _export_to_device(self, self._lease, handle, minor, copied=False)
+        told = _streams.find_told_stream(handle, self.device)
+        return _export_to_device(self, self._lease, told, handle, minor, copied=False)
+
+    def _serve_exchange(self) -> CapsuleType:
+        """Serve what the native part of the C exchange API leaves to Python, or refuse.
+
+        The consumer may work on any stream, so the release waits for the device; a graph that captures on the current
+        stream becomes an owner.
+        """
+        self._check_exportable(on_host=False)
+        _streams.check_untold(self.device)
+        current = _streams.find_work_stream(self.device)
+        return _export_to_device(self, self._lease, None, current, _NEWEST, copied=False)
+
+    def _check_exportable(self, *, on_host: bool) -> HostLayout:
+        if self.closed:
+            raise BufferError("cannot export a closed HostWrappedBuffer: wrap the array again")
+        layout = self._open()
+        check_unmoved(layout)
+        if manager().is_forked and not on_host:
+            raise BufferError("cannot export to the GPU in a forked child: CUDA does not survive fork()")
+        return layout
 
     def _serves_host(self, dl_device: object) -> bool:
         """Tell whether the CPU view is asked for; refuse what is neither that nor our device."""
@@ -303,7 +322,9 @@ class HostWrappedBuffer(Exporter):
             fresh = _hand_out(Exporter, Lease(self.device, copied.hold), copied, None, readonly=False)
             return _native.make_capsule(fresh, minor, True, True)
         fresh, lease, _ = _lend(Exporter, copied, self.device, self._memory, "owner", device_wide=False, readonly=False)
-        return _export_to_device(fresh, lease, handle, minor, copied=True)
+        return _export_to_device(
+            fresh, lease, _streams.find_told_stream(handle, self.device), handle, minor, copied=True
+        )
 
     def _wait_for_host_use(self) -> None:
         try:
@@ -490,9 +511,10 @@ class Pin:
         return f"<dlwrap.Pin {state} device={self.device} memory={self.memory!r}>"
 
 
-def _export_to_device(exporter: Exporter, lease: Lease, handle: int | None, minor: int, *, copied: bool) -> CapsuleType:
+def _export_to_device(
+    exporter: Exporter, lease: Lease, told: TrackedStream | None, handle: int | None, minor: int, *, copied: bool
+) -> CapsuleType:
     """Export, and note the stream only if that succeeded: consumers ask several times for one import."""
-    told = _streams.find_told_stream(handle, lease.device)
     capsule = _native.make_capsule(exporter, minor, False, copied)
     try:
         if handle is not None:
@@ -528,8 +550,7 @@ def _version_for(max_version: object) -> int:
         case None:
             return _LEGACY
         case (int(major), int(minor)) if major >= 0 and minor >= 0:
-            newest = 2**31 - 1
-            return _LEGACY if major < 1 else min(minor, newest) if major == 1 else newest
+            return _LEGACY if major < 1 else min(minor, _NEWEST) if major == 1 else _NEWEST
     # Not TypeError: consumers would retry with fewer arguments.
     raise BufferError(f"max_version must be None or (major, minor), got {max_version!r}")
 

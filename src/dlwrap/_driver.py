@@ -371,6 +371,11 @@ def record_unless_capturing(event: Any, stream: int) -> bool:
     return True
 
 
+def address_of_is_capturing() -> int:
+    """Give the address of cuStreamIsCapturing."""
+    return _address("cuStreamIsCapturing")
+
+
 def is_event_done(event: Any) -> bool:
     """Ask whether everything before the recorded event has finished (cuEventQuery)."""
     driver = _module()

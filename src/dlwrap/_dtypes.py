@@ -91,6 +91,22 @@ def plain_dtype(dtype: np.dtype[Any]) -> DType | None:
     return None if found is None else found[1]
 
 
+def numpy_dtype(dtype: DType) -> np.dtype[Any]:
+    """Give NumPy's dtype for a DLPack type.
+
+    Raises
+    ------
+    BufferError
+        There is none, or its package has not been imported.
+    """
+    scalars = [scalar for scalar, known in _NUMPY.items() if known == dtype]
+    ml_dtypes = sys.modules.get("ml_dtypes")
+    scalars += [getattr(ml_dtypes, name) for name, known in _ML_DTYPES.items() if known == dtype and ml_dtypes]
+    if not scalars:
+        raise BufferError(f"NumPy has no dtype for DLPack's {dtype}: use a type of NumPy, or import ml_dtypes")
+    return np.dtype(scalars[0])
+
+
 def dlpack_type(dtype: np.dtype[Any]) -> DType:
     """Return the DLPack type of a NumPy dtype.
 

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "_calls.h"
+#include "_exchange.h"
 #include "_exporter.h"
 #include "_layout.h"
 #include "_lease.h"
@@ -106,6 +107,12 @@ static PyMethodDef module_methods[] = {
     {"graphs_of", native_graphs_of, METH_O, "graphs_of(exporter)\n--\n\nNumber of holds of CUDA graphs."},
     {"uses_of", native_uses_of, METH_O, "uses_of(exporter)\n--\n\nBits of what is known of the streams."},
     {"note_uses", native_note_uses, METH_VARARGS, "note_uses(exporter, uses)\n--\n\nAdd such bits."},
+    {"exchange_api", native_exchange_api, METH_NOARGS,
+     "exchange_api()\n--\n\nThe capsule for __dlpack_c_exchange_api__."},
+    {"serve_exchange", native_serve_exchange, METH_VARARGS,
+     "serve_exchange(allocate, import_tensor, find_work_stream)\n--\n\nWhat is not common is done by these."},
+    {"settle_work_stream", native_settle_work_stream, METH_VARARGS,
+     "settle_work_stream(exchange_api, is_capturing, modules)\n--\n\nWhose current stream is asked for."},
     {"live_exports", native_live_exports, METH_NOARGS,
      "live_exports()\n--\n\nNumber of live exports of all leases."},
     {"live_graphs", native_live_graphs, METH_NOARGS,

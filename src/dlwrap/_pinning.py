@@ -328,6 +328,15 @@ class PinTable:
         self._request_sweep()
         return len(leaving)
 
+    def find_host_address(self, pointer: int, nbytes: int, device: int) -> int | None:
+        """Give the host's address of page-locked bytes that a device has at an address."""
+        with self.lock:
+            for found in self._by_start.values():
+                start = found.start_on(device) if found.state is State.LIVE else None
+                if start is not None and start <= pointer and pointer + nbytes <= start + found.nbytes:
+                    return found.start + pointer - start
+        return None
+
     # ---- the table itself ----
 
     def _overlapping(self, span: Span) -> list[Registration]:

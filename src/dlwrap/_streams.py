@@ -7,13 +7,14 @@ destroy it. Every other stream means a device-wide wait. This module records not
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dlwrap import _driver
+from dlwrap import _driver, _native
 from dlwrap._driver import ContextKind
 
 if TYPE_CHECKING:
@@ -199,6 +200,36 @@ def _current_cupy_stream(device: int) -> object:
 
 
 _CURRENT_STREAMS = (_current_torch_stream, _current_cupy_stream)
+
+
+def find_work_stream(device: int) -> int:
+    """Find the stream on which a consumer works that has none of its own: torch's or CuPy's current one; 0 if default.
+
+    Where the native part can go on finding it without Python, it is told how, until another module is imported.
+    """
+    # A foreign framework's failure must not become the consumer's, and leaves it unsettled.
+    with contextlib.suppress(Exception):
+        _settle_work_stream(len(sys.modules), sys.modules.get("torch"))
+    return next(filter(None, (_ask_for_current(find, device) for find in _CURRENT_STREAMS)), 0)
+
+
+def _settle_work_stream(modules: int, torch: Any) -> None:
+    if "cupy" in sys.modules:
+        return  # it has no function in C that could be asked
+    if torch is None or (torch.version.cuda is None and torch.version.hip is None):
+        _native.settle_work_stream(None, 0, modules)
+    elif torch.cuda.is_initialized():
+        api = torch.Tensor.__dlpack_c_exchange_api__
+        if api is not None:
+            _native.settle_work_stream(api, _driver.address_of_is_capturing(), modules)
+
+
+def _ask_for_current(find: Callable[[int], object], device: int) -> int:
+    """Ask a framework for its current stream; 0 also where it fails, as above."""
+    try:
+        return _handle_of(find(device)) or 0
+    except Exception:  # noqa: BLE001
+        return 0
 
 
 def _keeps_its_handle(stream: Any) -> bool:
