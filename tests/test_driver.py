@@ -13,7 +13,7 @@ from cuda.bindings import driver
 import dlwrap
 import scripts
 from capsules import look
-from cuda_calls import checked, create_context
+from cuda_calls import QUICK, checked, create_context
 from dlwrap import _driver
 from patience import SECONDS, eventually
 
@@ -533,9 +533,6 @@ def test_a_failed_wrap_leaves_a_capture_valid(cuda, function, code):
 
 
 # ---- calls ----
-
-# They look up what the driver keeps for the thread, or has known since its start: tests/gpu/test_driver_facts.py.
-QUICK = {"cuCtxGetCurrent", "cuCtxGetDevice", "cuDeviceGetAttribute"}
 
 
 def test_no_call_of_a_life_holds_the_gil(device):

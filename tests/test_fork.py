@@ -283,7 +283,9 @@ print(cuda.registrations)
     assert told[1:] == [*CHILD_LEFT, "1", "[]"]
 
 
-@pytest.mark.parametrize("function", ["cuInit", "cuDeviceGetCount", "cuDevicePrimaryCtxRetain", "cuMemHostRegister"])
+@pytest.mark.parametrize(
+    "function", ["cuInit", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuMemHostRegister"]
+)
 def test_a_fork_while_another_thread_makes_the_first_wrap(function):
     # The child may wrap or be refused, but not hang on a lock of a thread that it does not have.
     told = lines_of(f"""

@@ -30,6 +30,9 @@ THREAD_LOCAL = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 MOST_LINES = 2000  # of one operation; more means that it never runs through
 
 
+SERVED_IN_C = {"export", "export a legacy capsule"}
+
+
 @functools.cache
 def untouchable(code):
     """The offsets at which only a trace function raises, and skips what `with` promises; no interrupt comes there.
@@ -297,7 +300,8 @@ def test_an_exception_at_any_line_leaves_nothing_of(name, error, cuda, caller, l
         assert (where, *state_of_caller()) == (where, THREAD_LOCAL, True, 0)
         return where
 
-    assert every_line(check, error) > 5
+    lines = every_line(check, error)
+    assert lines == 0 if name in SERVED_IN_C else lines > 5
 
 
 FIRST_WRAP = """

@@ -22,7 +22,7 @@ import pytest
 
 import dlwrap
 from capsules import take
-from cuda_calls import checked
+from cuda_calls import QUICK, checked
 from dlwrap import _driver, _lifetime
 from locks import LOCKS
 from patience import SECONDS, eventually
@@ -262,7 +262,7 @@ def test_the_gil_is_free_in_every_driver_call_of(cuda, operation):
     OPERATIONS[operation](cuda)
     calls = cuda.calls()
     assert len(calls) > 3
-    assert {call.function for call in calls if call.gil_held} == set()
+    assert {call.function for call in calls if call.gil_held} <= QUICK
 
 
 @pytest.mark.parametrize("function", DRIVER_FUNCTIONS)

@@ -38,7 +38,7 @@ class Lingering:
         self.limit: float = LINGER_BYTES
         self._staying: dict[int, Registration] = {}
         self._flushed: dict[int, Registration] = {}
-        self._staying_bytes = 0
+        self._at_most = 0  # bytes that stay; an interrupt may leave it too high, and then they are counted
 
     def __len__(self) -> int:
         return len(self._staying) + len(self._flushed)
@@ -50,39 +50,39 @@ class Lingering:
     @property
     def nbytes(self) -> int:
         """Bytes of all; may be asked without the lock."""
-        return self._staying_bytes + sum(found.nbytes for found in list(self._flushed.values()))
+        return sum(found.nbytes for found in [*self._staying.values(), *self._flushed.values()])
 
     def add(self, registration: Registration) -> None:
         """Let one stay, or, if it is to be flushed, go at once."""
-        start = registration.start
         if registration.flush:
-            self._flushed[start] = registration
+            self._flushed[registration.start] = registration
         else:
-            # On one line, so that no interrupt can come between.
-            self._staying[start], self._staying_bytes = registration, self._staying_bytes + registration.nbytes
+            self._at_most += registration.nbytes
+            self._staying[registration.start] = registration
 
     def discard(self, registration: Registration) -> None:
         """Take one out, if it is in."""
-        start = registration.start
-        if start in self._staying:
-            self._staying_bytes -= self._staying.pop(start).nbytes
-        self._flushed.pop(start, None)
+        self._flushed.pop(registration.start, None)
+        if self._staying.pop(registration.start, None) is not None:
+            self._at_most -= registration.nbytes
 
     def flush(self, registration: Registration) -> None:
         """Have one go at once, now if it is in, else when it is added."""
+        if registration.start in self._staying:
+            self._flushed[registration.start] = registration  # first, so that an interrupt loses nothing
+            self._staying.pop(registration.start, None)
+            self._at_most -= registration.nbytes
         registration.flush = True
-        start = registration.start
-        if start in self._staying:
-            self._flushed[start] = registration  # first, so that an interrupt loses nothing
-            self._staying_bytes -= self._staying.pop(start).nbytes
 
     def find_due(self, now: float) -> tuple[list[Registration], float]:
         """Give those that have to go, which stay in, and the seconds until the next will have to."""
         due, pause = list(self._flushed.values()), math.inf
-        excess = self._staying_bytes - self.limit
+        if self._at_most > self.limit:
+            self._at_most = sum(found.nbytes for found in self._staying.values())
+        excess = self._at_most - self.limit
         share = 1.0
         for found in self._staying.values():
-            if found.flush:
+            if found.start in self._flushed:
                 continue
             unused = now - found.idle_since
             if excess <= 0 and unused < share * self.seconds:

@@ -109,17 +109,17 @@ class PinTable:
         self, user: User, layout: HostLayout, device: int, wanted: Span
     ) -> tuple[Registration | None, dict[Registration, tuple[State, int]]]:
         """Put a new registration into the table, or give those that are in the way, as they are now."""
+        made: Registration | None = None
+        blocking: dict[Registration, tuple[State, int]] = {}
         with self.lock:
-            if self._find(layout) is not None:
-                return None, {}
-            blocking = {other: (other.state, len(other.users)) for other in self._overlapping(wanted)}
-            if not blocking:
-                made = Registration(wanted.start, wanted.stop, not layout.writable_memory, device, layout.hold)
-                self._join(user, made)
-                return made, {}
+            if self._find(layout) is None:
+                blocking = {other: (other.state, len(other.users)) for other in self._overlapping(wanted)}
+                if not blocking:
+                    made = Registration(wanted.start, wanted.stop, not layout.writable_memory, device, layout.hold)
+                    self._join(user, made)
         if any(other.maker == threading.get_ident() and other.state is State.REGISTERING for other in blocking):
             raise RuntimeError(f"cannot wrap {_WHILE_REGISTERING}")
-        return None, blocking
+        return made, blocking
 
     def _find(self, layout: HostLayout) -> Registration | None:
         """Find a live registration around the bytes; ranges do not overlap, so only the last before them can be."""
@@ -165,17 +165,18 @@ class PinTable:
         return span
 
     def _wait_for_change(self, seen: dict[Registration, tuple[State, int]]) -> None:
-        with self.lock:
-            try:
-                self._waiting.add(threading.get_ident())
+        this = threading.get_ident()
+        try:
+            self._waiting.add(this)
+            with self.lock:
                 self._changed.wait_for(
                     lambda: (
                         any((found.state, len(found.users)) != state for found, state in seen.items())
                         or any(users and state is State.LIVE for state, users in seen.values())
                     )
                 )
-            finally:
-                self._waiting.discard(threading.get_ident())
+        finally:
+            self._waiting.discard(this)
 
     def _register(self, user: User, made: Registration, layout: HostLayout) -> bool:
         """Register a range that is in the table already, or adopt another; False if the span alone should be tried."""
