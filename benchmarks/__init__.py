@@ -1,0 +1,1 @@
+"""What dlwrap costs, beside its peers; `python benchmarks/run.py --help` tells how to run it."""
