@@ -1,5 +1,5 @@
-/* Calls what dlwrap gives to C consumers as they would call it, and takes the time. Loaded by ctypes.PyDLL, so the
- * GIL is held; needs no header of Python or DLPack. */
+/* Calls what dlwrap gives to C consumers as they would call it, and takes the time. Loaded by ctypes.PyDLL,
+ * so the GIL is held; needs no header of Python or DLPack. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <stddef.h>
@@ -54,10 +54,14 @@ static int64_t now(void) {
 }
 
 /* The major version of the table; a consumer understands its own only. */
-uint32_t exchange_major(const ExchangeApi *api) { return api->header.version.major; }
+uint32_t exchange_major(const ExchangeApi *api) {
+    return api->header.version.major;
+}
 
 /* Whether the table has the optional function. */
-int exchange_has_view(const ExchangeApi *api) { return api->view != NULL; }
+int exchange_has_view(const ExchangeApi *api) {
+    return api->view != NULL;
+}
 
 /* Exports and deletes so many times; nanoseconds in all, or -1 with an exception set. */
 int64_t time_exports(const ExchangeApi *api, void *object, int64_t rounds) {

@@ -47,7 +47,7 @@ MODULES = {
     "gpu_loop": 120,
     "cpu_registering": 90,
     "gpu_peers": 90,
-    "cpu_scale": 300,
+    "cpu_scale": 400,
 }
 
 
@@ -110,10 +110,12 @@ def run_process(
             except subprocess.TimeoutExpired:
                 reason = {"error": f"not done after {seconds:.0f} s"}
         found = json.loads(out.read_text()) if out.exists() else {"rows": {}, "curves": {}}
-    for benchmark in chosen:
-        found["rows"] = {**dict.fromkeys(benchmark.rows, reason), **found["rows"]}
-        found["curves"] = {**dict.fromkeys(benchmark.curves, reason), **found["curves"]}
-    return found
+    rows = [name for benchmark in chosen for name in benchmark.rows]
+    curves = [name for benchmark in chosen for name in benchmark.curves]
+    return {
+        "rows": {**dict.fromkeys(rows, reason), **found["rows"]},
+        "curves": {**dict.fromkeys(curves, reason), **found["curves"]},
+    }
 
 
 def choose(module: str, only: list[str]) -> list[Benchmark]:
