@@ -58,6 +58,31 @@ def waits_for(*latches):
     return waiting.result()
 
 
+# ---- calls that dlwrap makes with the GIL held ----
+
+
+def test_what_the_driver_keeps_is_told_while_it_waits_elsewhere(stream, latch, fact):
+    # Unregistering waits for the kernel meanwhile, and blocks launches.
+    attribute = _cuda.bindings().CUdevice_attribute.CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS
+    calls = [("cuCtxGetCurrent",), ("cuCtxGetDevice",), ("cuDeviceGetAttribute", attribute, 0)]
+    latch.launch(stream)
+    latch.wait_until_started()
+    waiting = Thread(lambda: in_primary_context(barrier))
+    waiting.goes_on()
+    longest = 0.0
+    for each in calls * 1000:
+        began = time.perf_counter()
+        call(*each)
+        longest = max(longest, time.perf_counter() - began)
+    assert latch.holds
+    latch.open()
+    waiting.result()
+    fact(
+        f"3,000 calls of {', '.join(each[0] for each in calls)} beside a blocked unregister: {longest * 1e6:.0f} us at most"
+    )
+    assert longest < 0.05
+
+
 # ---- the device-wide wait ----
 
 
