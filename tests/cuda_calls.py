@@ -19,6 +19,6 @@ def create_context(ordinal=0):
         return checked(driver.cuCtxCreate(0, ordinal))
 
 
-# What dlwrap calls with the GIL held: they look up what the driver keeps for the thread, or has known since its start,
-# and wait for nothing (tests/gpu/test_driver_facts.py).
-QUICK = {"cuCtxGetCurrent", "cuCtxGetDevice", "cuDeviceGetAttribute"}
+# What dlwrap calls with the GIL held: the driver looks it up for the thread, and waits for nothing
+# (tests/gpu/test_driver_facts.py).
+QUICK = {"cuCtxGetCurrent"}

@@ -535,6 +535,10 @@ def test_a_failed_wrap_leaves_a_capture_valid(cuda, function, code):
 # ---- calls ----
 
 
+def test_the_attribute_that_is_asked_for_by_number_is_the_right_one(cuda):
+    assert _driver._attribute_number("PAGEABLE_MEMORY_ACCESS") == _driver._PAGEABLE_MEMORY_ACCESS
+
+
 def test_no_call_of_a_life_holds_the_gil(device):
     device.clear_calls()
     array = np.zeros(3)

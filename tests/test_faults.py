@@ -43,7 +43,6 @@ COMMON = (2, 4, 201, 700, 999, 12345)
 # and these a function may return beside, as its manual page says.
 BESIDE = {
     "cuInit": (100, 804),
-    "cuDeviceGetCount": (3,),
     "cuDeviceGetAttribute": (101,),
     "cuDevicePrimaryCtxRetain": (46, 101),
     "cuCtxPushCurrent": (709,),
@@ -411,7 +410,7 @@ def support(cuda, patience):
 
 
 def a_driver_that_is_not_initialised(cuda, patience):
-    for cached in (_driver._module, _driver._primary, _driver._address):
+    for cached in (_driver._module, _driver._primary, _driver.primary_handle, _driver._address):
         cached.cache_clear()
     yield
     live(cuda, 1)

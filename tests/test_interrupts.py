@@ -126,6 +126,7 @@ class Scene:
 def uninitialised(scene):
     _driver._module.cache_clear()
     _driver._primary.cache_clear()
+    _driver.primary_handle.cache_clear()
 
 
 def wrapped(scene):

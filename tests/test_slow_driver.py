@@ -75,7 +75,7 @@ DRIVER_FUNCTIONS = sorted(set(re.findall(r'"(cu[A-Z]\w+)"', Path(_driver.__file_
 
 def forget_what_is_cached():
     """Let the next call ask the driver again."""
-    for cached in (_driver._module, _driver._primary, _driver._address):
+    for cached in (_driver._module, _driver._primary, _driver.primary_handle, _driver._address):
         cached.cache_clear()
     vars(_driver).get("_after_legacy", {}).clear()
 
@@ -99,6 +99,10 @@ def share_a_pin(cuda):
     array = cuda.host_array(64)
     with dlwrap.pin(array):
         dlwrap.wrap(array[8:]).close(SECONDS)
+
+
+def wrap_for_a_device(cuda):
+    dlwrap.wrap(cuda.host_array(64), device=0).close(SECONDS)
 
 
 def release_after_an_event(cuda):
@@ -194,6 +198,7 @@ OPERATIONS = {
         register_and_close,
         register_and_drop,
         share_a_pin,
+        wrap_for_a_device,
         release_after_an_event,
         release_after_the_events_of_an_owned_stream,
         release_after_a_wait_for_the_device,

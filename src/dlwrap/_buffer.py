@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 _LEGACY, _NEWEST = -1, 2**31 - 1  # minor versions; the native part gives what it knows
 
+_MEMORIES = ("auto", "pinned", "pageable")
+_EXTENTS = ("owner", "view")
+_WAITS = ("streams", "device")
+
 _Holder = TypeVar("_Holder", bound=Exporter)
 
 
@@ -83,9 +87,10 @@ def wrap(
     RuntimeError
         In a forked child, or while the interpreter exits.
     """
-    _check_choice("memory", memory, ("auto", "pinned", "pageable"))
-    _check_choice("extent", extent, ("owner", "view"))
-    _check_choice("wait", wait, ("streams", "device"))
+    if memory not in _MEMORIES or extent not in _EXTENTS or wait not in _WAITS:
+        _check_choice("memory", memory, _MEMORIES)
+        _check_choice("extent", extent, _EXTENTS)
+        _check_choice("wait", wait, _WAITS)
     if readonly is not None and not isinstance(readonly, bool):
         raise TypeError(f"readonly must be None, True or False, got {readonly!r}")
     layout = describe(obj)
@@ -128,7 +133,7 @@ def pin(obj: object, *, device: int | None = None, extent: Literal["owner", "vie
     BufferError, CudaError, TypeError, ValueError, RuntimeError
         As `wrap`.
     """
-    _check_choice("extent", extent, ("owner", "view"))
+    _check_choice("extent", extent, _EXTENTS)
     layout = describe(obj)
     return Pin(*_lend(Exporter, layout, device, "auto", extent, device_wide=False, readonly=True))
 

@@ -47,21 +47,31 @@ PyObject *native_current_device(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
     void *context = NULL;
-    int device = -1, code = current_context == NULL ? NOT_INITIALIZED : current_context(&context);
-    if (code == 0 && context != NULL) {
-        code = current_device(&device);
-        device = code == 0 ? device : -2;
+    int device = -1, code = NOT_INITIALIZED;
+    CurrentContext find_context = current_context;
+    CurrentDevice find_device = current_device;
+    if (find_context != NULL) {
+        Py_BEGIN_ALLOW_THREADS code = find_context(&context);
+        if (code == 0 && context != NULL) {
+            code = find_device(&device);
+            device = code == 0 ? device : -2;
+        }
+        Py_END_ALLOW_THREADS
     }
     return Py_BuildValue("(ii)", code, device);
 }
 
 PyObject *native_attribute(PyObject *module, PyObject *args) {
     (void)module;
-    int number, device, value = 0;
+    int number, device, value = 0, code = NOT_INITIALIZED;
     if (!PyArg_ParseTuple(args, "ii", &number, &device)) {
         return NULL;
     }
-    int code = device_attribute == NULL ? NOT_INITIALIZED : device_attribute(&value, number, device);
+    DeviceAttribute find = device_attribute;
+    if (find != NULL) {
+        Py_BEGIN_ALLOW_THREADS code = find(&value, number, device);
+        Py_END_ALLOW_THREADS
+    }
     return Py_BuildValue("(ii)", code, value);
 }
 

@@ -33,6 +33,8 @@ NOT_SUPPORTED = 801
 CAPTURE_IMPLICIT = 906
 NO_DRIVER = -1
 
+_PAGEABLE_MEMORY_ACCESS = 88  # CUdevice_attribute
+
 _REGISTER_PORTABLE = 1
 _REGISTER_DEVICEMAP = 2
 _REGISTER_READ_ONLY = 8
@@ -185,6 +187,14 @@ def attribute(device: int, name: str) -> int:
     if code != 0:
         raise _failure(code, "cuDeviceGetAttribute")
     return value
+
+
+def reads_pageable_memory(device: int) -> bool:
+    """Tell whether the device's PAGEABLE_MEMORY_ACCESS is 1; asked at every wrap, once the driver is there."""
+    code, value = _native.attribute(_PAGEABLE_MEMORY_ACCESS, device)
+    if code != 0:
+        raise _failure(code, "cuDeviceGetAttribute")
+    return value == 1
 
 
 @functools.cache

@@ -100,7 +100,11 @@ class PinTable:
             found = self._find(layout)
             if found is not None:
                 self._join(user, found)
-        if found is not None and found.start_on(device) is None:
+        if (
+            found is not None
+            and (found.device != device or found.device_start is None)
+            and found.start_on(device) is None
+        ):
             with _driver.relaxed(), _driver.primary_context(device):
                 found.learn_start(device, _driver.device_pointer(found.start))
         return found is not None
@@ -132,9 +136,11 @@ class PinTable:
     def _join(self, user: User, registration: Registration) -> None:
         """Make somebody a user; the pin comes first, because `release` looks there."""
         user.pin = registration
+        was_used = bool(registration.users)
         registration.add_user(user)
         if registration.state is State.LIVE:
-            self.lingering.discard(registration)
+            if not was_used:
+                self.lingering.discard(registration)
         elif registration.state is State.REGISTERING:
             self._by_start[registration.start] = registration
             bisect.insort(self._starts, registration.start)

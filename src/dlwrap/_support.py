@@ -124,7 +124,7 @@ def choose_memory(memory: str, device: int) -> Memory:
     """
     if memory == "pinned":
         return "pinned"
-    if _has(device, "PAGEABLE_MEMORY_ACCESS"):
+    if _driver.reads_pageable_memory(device):
         return "pageable"
     if memory == "pageable":
         raise CudaError(

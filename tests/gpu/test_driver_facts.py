@@ -77,9 +77,8 @@ def test_what_the_driver_keeps_is_told_while_it_waits_elsewhere(stream, latch, f
     assert latch.holds
     latch.open()
     waiting.result()
-    fact(
-        f"3,000 calls of {', '.join(each[0] for each in calls)} beside a blocked unregister: {longest * 1e6:.0f} us at most"
-    )
+    names = ", ".join(each[0] for each in calls[:3])
+    fact(f"{len(calls) * 1000} calls of {names} beside a blocked unregister: {longest * 1e6:.0f} us at most")
     assert longest < 0.05
 
 
