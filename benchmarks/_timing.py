@@ -68,6 +68,20 @@ def race(contestants: dict[str, Statement], repeats: int, seconds: float = 0.01)
     return race_once({name: loop.sample for name, loop in loops.items()}, repeats)
 
 
+def working(contestants: dict[str, Statement]) -> dict[str, Statement]:
+    """Try each once, and leave out what fails: for peers without which the comparison still says something."""
+    found = {}
+    for name, statement in contestants.items():
+        try:
+            timeit.timeit(statement.code, globals=statement.names, number=1)
+        except Exception as error:  # noqa: BLE001 -- of another library
+            print(f"left out: {name}: {type(error).__name__}: {error}")
+        else:
+            found[name] = statement
+        statement.afterwards()
+    return found
+
+
 def race_once(contestants: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
     """Let contestants that time themselves, in nanoseconds, take turns; who begins changes with every turn."""
     samples: dict[str, list[float]] = {name: [] for name in contestants}

@@ -8,7 +8,7 @@ import numpy as np
 
 import dlwrap
 from benchmarks._benchmark import Benchmark, Run, framework
-from benchmarks._timing import SkipBenchmark, Statement, compare, race
+from benchmarks._timing import SkipBenchmark, Statement, compare, race, working
 
 ELEMENTS = 1000
 
@@ -40,7 +40,7 @@ def _cupy(run: Run) -> dict[str, Statement]:
     except SkipBenchmark:
         return {}
     names = {"array": cupy.zeros(ELEMENTS, cupy.float32)}
-    return {"CuPy": Statement("array.__dlpack__(stream=1, max_version=(1, 0))", names)}
+    return working({"CuPy": Statement("array.__dlpack__(stream=1, max_version=(1, 0))", names)})
 
 
 def cpu_view(run: Run) -> dict[str, Any]:

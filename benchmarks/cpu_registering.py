@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,17 @@ def measure_all(run: Run) -> dict[int, dict[str, list[float]]]:
         simulated = run.device.simulated is not None
         largest = run.pick(LARGEST_SIMULATED if simulated else SIZES[-1], MIB)
         block = np.empty(largest, np.uint8)
-        block[:: 4 * KIB] = 1  # the pages have to be there: making them is no part of page-locking
+        sizes = [nbytes for nbytes in SIZES if nbytes <= largest]
         with lingering(0):
-            for nbytes in SIZES:
-                if nbytes <= largest:
+            for before, nbytes in zip([0, *sizes], sizes, strict=False):
+                block[before : nbytes : 4 * KIB] = 1  # pages have to be there: making them is no part of page-locking
+                try:
                     _measured[nbytes] = _measure(block[:nbytes], run.pick(_repeats(nbytes), 3))
+                except (RuntimeError, MemoryError):
+                    if nbytes <= MIB:
+                        raise
+                    traceback.print_exc()  # too much for this machine: the smaller ones stand
+                    break
     return _measured
 
 

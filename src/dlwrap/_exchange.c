@@ -1,5 +1,6 @@
-/* See the header. No stream is told in an exchange: the consumer asks `current_work_stream`, of us or of whichever producer
- * it asked first, and may drop its tensor before its work has begun. So a release waits for the whole device. */
+/* See the header. No stream is told in an exchange: the consumer asks `current_work_stream`, of us or of
+ * whichever producer it asked first, and may drop its tensor before its work has begun. So a release waits
+ * for the whole device. */
 #include "_exchange.h"
 
 #include "_calls.h"
@@ -8,9 +9,11 @@
 typedef int (*WorkStream)(int device_type, int32_t device_id, void **out);
 typedef int (*IsCapturing)(void *stream, int *status);
 
-static PyObject *allocate_by_python, *import_by_python, *find_stream_by_python; /* for the life of the process */
+static PyObject *allocate_by_python, *import_by_python,
+    *find_stream_by_python; /* for the life of the process */
 
-/* Whose current stream it is, NULL for the legacy default stream: true as long as so many modules are imported. */
+/* Whose current stream it is, NULL for the legacy default stream: true as long as so many modules are
+ * imported. */
 static WorkStream work_stream;
 static IsCapturing is_capturing;
 static Py_ssize_t modules_seen = -1;
@@ -36,7 +39,8 @@ static bool may_be_captured(int device) {
 
 /* Whether an object can be exported here. */
 static bool is_plain(const Exporter *self) {
-    return is_settled() && is_ready(self) && runs_in_context(self->primary) && !may_be_captured(self->lease->device_id);
+    return is_settled() && is_ready(self) && runs_in_context(self->primary) &&
+           !may_be_captured(self->lease->device_id);
 }
 
 /* Has Python export, or refuse. */
@@ -141,9 +145,9 @@ static int import_tensor(DLManagedTensorVersioned *tensor, void **out) {
     PyObject *made = NULL;
     if (capsule != NULL) {
         made = PyObject_CallFunction(
-            import_by_python, "O(ii)(iii)NNKO", capsule, (int)seen->device.device_type, (int)seen->device.device_id,
-            (int)seen->dtype.code, (int)seen->dtype.bits, (int)seen->dtype.lanes, make_extents(seen->shape, seen->ndim),
-            make_extents(seen->strides, seen->ndim),
+            import_by_python, "O(ii)(iii)NNKO", capsule, (int)seen->device.device_type,
+            (int)seen->device.device_id, (int)seen->dtype.code, (int)seen->dtype.bits, (int)seen->dtype.lanes,
+            make_extents(seen->shape, seen->ndim), make_extents(seen->strides, seen->ndim),
             (unsigned long long)((uintptr_t)seen->data + seen->byte_offset),
             tensor->flags & DL_FLAG_READ_ONLY ? Py_True : Py_False);
     }
@@ -178,9 +182,9 @@ static int allocate_tensor(DLTensor *prototype, DLManagedTensorVersioned **out, 
                            void (*set_error)(void *, const char *, const char *)) {
     PyGILState_STATE state = PyGILState_Ensure();
     PyObject *made = PyObject_CallFunction(
-        allocate_by_python, "(ii)(iii)N", (int)prototype->device.device_type, (int)prototype->device.device_id,
-        (int)prototype->dtype.code, (int)prototype->dtype.bits, (int)prototype->dtype.lanes,
-        make_extents(prototype->shape, prototype->ndim));
+        allocate_by_python, "(ii)(iii)N", (int)prototype->device.device_type,
+        (int)prototype->device.device_id, (int)prototype->dtype.code, (int)prototype->dtype.bits,
+        (int)prototype->dtype.lanes, make_extents(prototype->shape, prototype->ndim));
     *out = made == NULL ? NULL : export_by_python(made);
     if (*out == NULL) {
         tell_error(context, set_error);

@@ -90,7 +90,9 @@ static bool read_keyword(const Exporter *self, PyObject *name, PyObject *value, 
     long first, second;
     if (name == name_stream) {
         int overflow = 0;
-        long stream = value == Py_None ? -1 : PyLong_CheckExact(value) ? PyLong_AsLongAndOverflow(value, &overflow) : 0;
+        long stream = value == Py_None           ? -1
+                      : PyLong_CheckExact(value) ? PyLong_AsLongAndOverflow(value, &overflow)
+                                                 : 0;
         request->uses = stream == 1 ? USED_ON_LEGACY : USED_ANYWHERE;
         return stream == 1 || (stream == -1 && overflow == 0);
     }
@@ -121,7 +123,8 @@ static bool read_keyword(const Exporter *self, PyObject *name, PyObject *value, 
 }
 
 /* Whether a request can be served here. */
-static bool is_plain(Exporter *self, PyObject *const *values, Py_ssize_t count, PyObject *names, Request *request) {
+static bool is_plain(Exporter *self, PyObject *const *values, Py_ssize_t count, PyObject *names,
+                     Request *request) {
     Py_ssize_t named = names == NULL ? 0 : PyTuple_Size(names);
     if (count != 0 || !is_ready(self)) {
         return false;
@@ -161,7 +164,8 @@ static PyObject *serve_by_python(PyObject *self, PyObject *const *values, Py_ssi
 }
 
 /* __dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None) */
-static PyObject *exporter_dlpack(PyObject *object, PyObject *const *values, Py_ssize_t count, PyObject *names) {
+static PyObject *exporter_dlpack(PyObject *object, PyObject *const *values, Py_ssize_t count,
+                                 PyObject *names) {
     Exporter *self = (Exporter *)object;
     Request request = {.minor = -1, .uses = USED_ANYWHERE, .on_host = false};
     if (!is_plain(self, values, count, names, &request)) {
@@ -240,8 +244,8 @@ static Lease *make_lease(const Layout *layout) {
         PyErr_NoMemory();
         return NULL;
     }
-    if (!read_extents(layout->shape, lease->shape, ndim) || !read_extents(layout->strides, lease->strides, ndim) ||
-        !read_dtype(layout->dtype, &lease->dtype)) {
+    if (!read_extents(layout->shape, lease->shape, ndim) ||
+        !read_extents(layout->strides, lease->strides, ndim) || !read_dtype(layout->dtype, &lease->dtype)) {
         discard_lease(lease);
         return NULL;
     }
@@ -266,7 +270,8 @@ static Exporter *make_exporter(PyObject *type) {
 PyObject *native_lend(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     (void)module;
     if (nargs != 7 || !is_layout(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "lend takes a type, a layout, key, device pointer, device, readonly, context");
+        PyErr_SetString(PyExc_TypeError,
+                        "lend takes a type, a layout, key, device pointer, device, readonly, context");
         return NULL;
     }
     uint64_t key, device_pointer, primary;
@@ -469,7 +474,8 @@ PyDoc_STRVAR(
     "Parameters\n"
     "----------\n"
     "stream : int, optional\n"
-    "    The consumer's stream: 1 legacy default, 2 per-thread default, above 2 a handle; None or -1 if it tells\n"
+    "    The consumer's stream: 1 legacy default, 2 per-thread default, above 2 a handle; None or -1 if it "
+    "tells\n"
     "    none. The release waits for it; nothing is launched on it.\n"
     "max_version : tuple of int, optional\n"
     "    The newest DLPack version the consumer knows; None asks for a legacy capsule.\n"
@@ -480,7 +486,8 @@ PyDoc_STRVAR(
     "Raises\n"
     "------\n"
     "BufferError\n"
-    "    The request cannot be served: closed, another device, another context than the device's primary one,\n"
+    "    The request cannot be served: closed, another device, another context than the device's primary "
+    "one,\n"
     "    read-only to a consumer that asks for a legacy capsule, memory that has moved, a forked child.\n"
     "ValueError, TypeError\n"
     "    ``stream`` is none of the above.\n");
@@ -494,7 +501,8 @@ static PyMethodDef exporter_methods[] = {
 
 static PyGetSetDef exporter_attributes[] = {
     {"exports", exporter_exports, NULL,
-     "Number of live DLPack exports; views that went through the CUDA array interface hold this object instead.",
+     "Number of live DLPack exports; views that went through the CUDA array interface hold this object "
+     "instead.",
      NULL},
     {"_layout", exporter_layout, NULL, "What the array looks like; None once it is closed.", NULL},
     {"closed", exporter_closed, NULL, "Whether `close` gave the array up.", NULL},

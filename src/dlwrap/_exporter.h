@@ -32,10 +32,12 @@ PyObject *native_lend(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 /* make_capsule(exporter, minor, on_host, copied): versioned 1.min(minor, ours), legacy where minor is -1. */
 PyObject *native_make_capsule(PyObject *module, PyObject *args);
 
-/* give_up(exporter): gives up the wrapper's hold unless there are other holders; returns how many there are. */
+/* give_up(exporter): gives up the wrapper's hold unless there are other holders; returns how many there are.
+ */
 PyObject *native_give_up(PyObject *module, PyObject *object);
 
-/* hold_by_graph(exporter, create, retain, release, graph): (CUresult, CUuserObject); the graph becomes a holder. */
+/* hold_by_graph(exporter, create, retain, release, graph): (CUresult, CUuserObject); the graph becomes a
+ * holder. */
 PyObject *native_hold_by_graph(PyObject *module, PyObject *args);
 
 /* graphs_of(exporter): how many holds of CUDA graphs are alive. */

@@ -1,5 +1,5 @@
-/* See the header. Nothing is read from an array before `learn_arrays` has seen that the fields are where NumPy's ABI has
- * had them since 1.7; where they are not, every array is looked at by way of NumPy. */
+/* See the header. Nothing is read from an array before `learn_arrays` has seen that the fields are where
+ * NumPy's ABI has had them since 1.7; where they are not, every array is looked at by way of NumPy. */
 #include "_layout.h"
 
 #include <stddef.h>
@@ -53,8 +53,9 @@ PyObject *native_learn_arrays(PyObject *module, PyObject *args) {
     const Array *array = (const Array *)object;
     /* In the order of the fields: no pointer is followed before those in front of it were right. */
     bool known = (uintptr_t)array->data == pointer && array->ndim == PyTuple_Size(shape) &&
-                 array->base == (base == Py_None ? NULL : base) && array->dtype == dtype && array->flags == flags &&
-                 holds(shape, array->shape, array->ndim) && holds(strides, array->strides, array->ndim);
+                 array->base == (base == Py_None ? NULL : base) && array->dtype == dtype &&
+                 array->flags == flags && holds(shape, array->shape, array->ndim) &&
+                 holds(strides, array->strides, array->ndim);
     if (PyErr_Occurred()) {
         return NULL;
     }
@@ -90,10 +91,12 @@ static bool is_at(PyObject *object, Py_ssize_t elements, unsigned long long poin
 
 bool is_in_place(const Layout *layout) {
     return is_at(layout->array, layout->elements, layout->pointer) &&
-           (layout->owner == layout->array || is_at(layout->owner, layout->owner_elements, layout->owner_pointer));
+           (layout->owner == layout->array ||
+            is_at(layout->owner, layout->owner_elements, layout->owner_pointer));
 }
 
-/* The bytes that an array with elements reaches; false where a stride is negative or no multiple of the size. */
+/* The bytes that an array with elements reaches; false where a stride is negative or no multiple of the size.
+ */
 static bool find_reach(const Array *array, Py_ssize_t itemsize, Reach *reach) {
     reach->start = reach->stop = (uintptr_t)array->data;
     for (int i = 0; i < array->ndim; i++) {
@@ -143,7 +146,8 @@ static const Array *find_heap_owner(const Array *array) {
 }
 
 /* Finds the bytes of a common array and of its owner; false where that needs a closer look. */
-static bool find_bytes(const Array *array, const Array *owner, Py_ssize_t itemsize, Reach *reach, Reach *owned) {
+static bool find_bytes(const Array *array, const Array *owner, Py_ssize_t itemsize, Reach *reach,
+                       Reach *owned) {
     if (owner == NULL || count_elements(array) == 0 || (uintptr_t)array->data % (size_t)itemsize != 0 ||
         !find_reach(array, itemsize, reach)) {
         return false;
@@ -218,19 +222,22 @@ bool is_layout(PyObject *object) {
     return PyObject_TypeCheck(object, layout_base);
 }
 
-/* Layout(array, shape, strides, dtype, itemsize, nbytes, readonly, pointer, stop, owner_start, owner_stop, owner,
- * owner_pointer, owner_nbytes, writable_memory, file_backed, hold) */
+/* Layout(array, shape, strides, dtype, itemsize, nbytes, readonly, pointer, stop, owner_start, owner_stop,
+ * owner, owner_pointer, owner_nbytes, writable_memory, file_backed, hold) */
 static PyObject *layout_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"array",       "shape",         "strides",      "dtype",           "itemsize",    "nbytes",
-                            "readonly",    "pointer",       "stop",         "owner_start",     "owner_stop",  "owner",
-                            "owner_pointer", "owner_nbytes", "writable_memory", "file_backed", "hold", NULL};
+    static char *names[] = {"array",         "shape",        "strides",
+                            "dtype",         "itemsize",     "nbytes",
+                            "readonly",      "pointer",      "stop",
+                            "owner_start",   "owner_stop",   "owner",
+                            "owner_pointer", "owner_nbytes", "writable_memory",
+                            "file_backed",   "hold",         NULL};
     Layout parsed = {0};
     int readonly, writable_memory, file_backed;
     if (!PyArg_ParseTupleAndKeywords(
-            args, keywords, "OO!O!O!nnpKKKKOKnppO", names, &parsed.array, &PyTuple_Type, &parsed.shape, &PyTuple_Type,
-            &parsed.strides, &PyTuple_Type, &parsed.dtype, &parsed.itemsize, &parsed.nbytes, &readonly, &parsed.pointer,
-            &parsed.stop, &parsed.owner_start, &parsed.owner_stop, &parsed.owner, &parsed.owner_pointer,
-            &parsed.owner_nbytes, &writable_memory, &file_backed, &parsed.hold)) {
+            args, keywords, "OO!O!O!nnpKKKKOKnppO", names, &parsed.array, &PyTuple_Type, &parsed.shape,
+            &PyTuple_Type, &parsed.strides, &PyTuple_Type, &parsed.dtype, &parsed.itemsize, &parsed.nbytes,
+            &readonly, &parsed.pointer, &parsed.stop, &parsed.owner_start, &parsed.owner_stop, &parsed.owner,
+            &parsed.owner_pointer, &parsed.owner_nbytes, &writable_memory, &file_backed, &parsed.hold)) {
         return NULL;
     }
     Layout *self = (Layout *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);

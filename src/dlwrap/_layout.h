@@ -1,5 +1,5 @@
-/* What a host array looks like, and where it lies: read from NumPy's arrays in place, because asking NumPy for the parts
- * one by one takes longer than an export. */
+/* What a host array looks like, and where it lies: read from NumPy's arrays in place, because asking NumPy
+ * for the parts one by one takes longer than an export. */
 #ifndef DLWRAP_LAYOUT_H
 #define DLWRAP_LAYOUT_H
 
@@ -29,11 +29,12 @@ PyObject *make_layout_type(void);
 /* Whether an object is a layout. */
 bool is_layout(PyObject *object);
 
-/* Whether the array and its owner are where, and as long as, they were; false also where only NumPy can tell. */
+/* Whether the array and its owner are where, and as long as, they were; false also where only NumPy can tell.
+ */
 bool is_in_place(const Layout *layout);
 
-/* learn_arrays(type, array, pointer, shape, strides, base, dtype, flags): compares the fields of an array with what
- * NumPy says; from then on `read_array` gives layouts of this type. */
+/* learn_arrays(type, array, pointer, shape, strides, base, dtype, flags): compares the fields of an array
+ * with what NumPy says; from then on `read_array` gives layouts of this type. */
 PyObject *native_learn_arrays(PyObject *module, PyObject *args);
 
 /* read_array(array, dtype): the layout, or None where that needs a closer look. */

@@ -42,7 +42,8 @@ long long take_only_hold(Lease *lease) {
 }
 
 void retire(Export *export, uintptr_t generation) {
-    if (generation % 2 == 1 || !atomic_compare_exchange_strong(&export->generation, &generation, generation + 1)) {
+    if (generation % 2 == 1 ||
+        !atomic_compare_exchange_strong(&export->generation, &generation, generation + 1)) {
         return;
     }
     Lease *lease = export->lease;

@@ -1,9 +1,9 @@
-/* What is lent out and how it comes back: leases, exports, deleters, the list of released leases. Nothing here needs
- * Python, so any thread may call it at any time, also after finalisation; `add_hold` and `take_export` are for those
- * that lend.
+/* What is lent out and how it comes back: leases, exports, deleters, the list of released leases. Nothing
+ * here needs Python, so any thread may call it at any time, also after finalisation; `add_hold` and
+ * `take_export` are for those that lend.
  *
- * A lease counts its holders: the wrapper, every live export, and captured graphs. The last one to go pushes the lease
- * on the released list; Python's lifetime manager takes the keys from there.
+ * A lease counts its holders: the wrapper, every live export, and captured graphs. The last one to go pushes
+ * the lease on the released list; Python's lifetime manager takes the keys from there.
  */
 #ifndef DLWRAP_LEASE_H
 #define DLWRAP_LEASE_H
@@ -14,8 +14,8 @@
 
 #include "_dlpack.h"
 
-/* What is known of the streams that use the memory: the legacy default stream is one; some are not known; Python's
- * books have more. */
+/* What is known of the streams that use the memory: the legacy default stream is one; some are not known;
+ * Python's books have more. */
 enum { USED_ON_LEGACY = 1, USED_ANYWHERE = 2, USED_AS_NOTED = 4 };
 
 typedef struct Lease {
@@ -85,7 +85,8 @@ Export *begin_export(Lease *lease, int minor, bool on_host, bool copied);
 /* Ends the export if it is still of that generation; a second call for the same export does nothing. */
 void retire(Export *export, uintptr_t generation);
 
-/* Ends the hold of a CUDA graph; the driver calls it on a thread of its own, where no CUDA call is allowed. */
+/* Ends the hold of a CUDA graph; the driver calls it on a thread of its own, where no CUDA call is allowed.
+ */
 void drop_graph(void *argument);
 
 /* Prepares the list, once per process; an errno. */

@@ -1,5 +1,5 @@
-/* The part of dlwrap that must not need Python, and what must be quick: the module's functions. Leases and their
- * release are in _lease.c, the holder of a lease in _exporter.c. */
+/* The part of dlwrap that must not need Python, and what must be quick: the module's functions. Leases and
+ * their release are in _lease.c, the holder of a lease in _exporter.c. */
 #include <Python.h>
 
 #include <errno.h>
@@ -34,7 +34,8 @@ static PyObject *collect_released(void) {
     return keys;
 }
 
-/* wait(seconds): the (key, uses) of the leases released meanwhile; negative waits for ever, and wake() ends it early. */
+/* wait(seconds): the (key, uses) of the leases released meanwhile; negative waits for ever, and wake() ends
+ * it early. */
 static PyObject *native_wait(PyObject *module, PyObject *argument) {
     (void)module;
     double seconds = PyFloat_AsDouble(argument);
@@ -88,7 +89,8 @@ static PyMethodDef module_methods[] = {
     {"register", native_register, METH_VARARGS,
      "register(host_register, pointer, nbytes, flags, results)\n--\n\nRegister, and note the CUresult."},
     {"learn_arrays", native_learn_arrays, METH_VARARGS,
-     "learn_arrays(type, array, pointer, shape, strides, base, dtype, flags)\n--\n\nWhether its fields can be read."},
+     "learn_arrays(type, array, pointer, shape, strides, base, dtype, flags)\n--\n\nWhether its fields can "
+     "be read."},
     {"read_array", (PyCFunction)(void (*)(void))native_read_array, METH_FASTCALL,
      "read_array(array, dtype)\n--\n\nIts layout, or None where that needs a closer look."},
     {"learn_driver", native_learn_driver, METH_VARARGS,
@@ -97,7 +99,8 @@ static PyMethodDef module_methods[] = {
      "current_device()\n--\n\n(CUresult, ordinal); -1 without a context, -2 after cuCtxGetDevice failed."},
     {"attribute", native_attribute, METH_VARARGS, "attribute(number, device)\n--\n\n(CUresult, value)."},
     {"lend", (PyCFunction)(void (*)(void))native_lend, METH_FASTCALL,
-     "lend(type, layout, key, device_pointer, device, readonly, primary)\n--\n\nThe first holder of a lease."},
+     "lend(type, layout, key, device_pointer, device, readonly, primary)\n--\n\nThe first holder of a "
+     "lease."},
     {"make_capsule", native_make_capsule, METH_VARARGS,
      "make_capsule(exporter, minor, on_host, copied)\n--\n\nA DLPack capsule; legacy where minor is -1."},
     {"give_up", native_give_up, METH_O,
@@ -152,7 +155,10 @@ static int execute_module(PyObject *module) {
     if (!claim_process()) {
         return -1;
     }
-    return add_type(module, "Layout", make_layout_type()) && add_type(module, "Exporter", make_exporter_type()) ? 0 : -1;
+    return add_type(module, "Layout", make_layout_type()) &&
+                   add_type(module, "Exporter", make_exporter_type())
+               ? 0
+               : -1;
 }
 
 static PyModuleDef_Slot module_slots[] = {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from dlwrap._streams import TrackedStream
 
-_SHORTEST_PAUSE = 10e-6
+_SHORTEST_PAUSE = 50e-6
 _LONGEST_PAUSE = 3e-3
 FOREVER = -1.0
 

@@ -1,7 +1,8 @@
-/* Races of leases, exports and releases: threads that export, threads that call deleters, and a lifetime manager.
+/* Races of leases, exports and releases: threads that export, threads that call deleters, and a lifetime
+ * manager.
  *
- * A program of its own, so that nothing but _lease.c and the C library is under the sanitizer it is built with:
- * cc -fsanitize=thread native_races.c; native_races SECONDS SEED
+ * A program of its own, so that nothing but _lease.c and the C library is under the sanitizer it is built
+ * with: cc -fsanitize=thread native_races.c; native_races SECONDS SEED
  */
 #include "../../src/dlwrap/_lease.c"
 
