@@ -751,6 +751,11 @@ def test_a_copy_whose_stream_cannot_be_found_leaves_nothing(pinned):
     assert (dlwrap.stats().live, dlwrap.stats().exports, len(pinned.registrations)) == (1, 0, 1)
 
 
+def test_only_wrap_makes_buffers():
+    with pytest.raises(TypeError, match=r"dlwrap\.wrap"):
+        dlwrap.HostWrappedBuffer()
+
+
 def test_a_wrap_whose_description_is_refused_leaves_nothing(device, monkeypatch):
     def refuse(*arguments):
         raise MemoryError
