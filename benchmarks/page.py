@@ -48,7 +48,7 @@ def render(simulated: dict[str, Any] | None, gpu: dict[str, Any] | None) -> str:
             for goal in GOALS
         ),
         "",
-        "The simulated driver's calls cost next to nothing, so that what is left is dlwrap's own part.",
+        "The simulated driver notes every call, in most of a microsecond: its column does not show what calls cost.",
         "",
         *missed(machines),
         *plots(machines),
