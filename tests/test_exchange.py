@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -113,22 +114,23 @@ def test_an_export_says_what_a_capsule_says(ready, array, readonly):
 
 
 def test_an_export_keeps_the_array_until_it_is_deleted(ready, cuda):
-    buffer = dlwrap.wrap(cuda.host_array(8, np.float32))
+    array = cuda.host_array(8, np.float32)
+    alive, buffer = weakref.ref(array), dlwrap.wrap(array)
     tensor = export(buffer)
     assert buffer.exports == 1
-    del buffer
+    del buffer, array
     settle()
-    assert cuda.host_arrays_alive == 1
+    assert alive() is not None
     delete(tensor)
     dlwrap.reclaim(SECONDS)
-    assert cuda.host_arrays_alive == 0
+    assert alive() is None
 
 
 @pytest.mark.parametrize("use", ["export", "view"])
 def test_a_release_waits_for_work_on_any_stream(ready, cuda, use):
     # The consumer drops its tensor right after an asynchronous launch, on a stream that nobody has told us.
     array = cuda.host_array(8, np.float32)
-    buffer = dlwrap.wrap(array)
+    alive, buffer = weakref.ref(array), dlwrap.wrap(array)
     stream = cuda.create_stream(blocking=False)
     cuda.hold(stream)
     if use == "export":
@@ -140,10 +142,10 @@ def test_a_release_waits_for_work_on_any_stream(ready, cuda, use):
         cuda.launch(stream, array)
     del buffer, array
     settle()
-    assert (dlwrap.stats().pending, cuda.host_arrays_alive) == (1, 1)
+    assert (dlwrap.stats().pending, alive() is None) == (1, False)
     cuda.let_go(stream)
     dlwrap.reclaim(SECONDS)
-    assert cuda.host_arrays_alive == 0
+    assert alive() is None
     cuda.destroy_stream(stream)
 
 
@@ -221,7 +223,8 @@ def test_a_framework_that_is_imported_later_is_asked(cuda, modules):
 @pytest.mark.parametrize("asked", ["by Python", "in C"])
 @pytest.mark.parametrize("ask", [lambda buffer: delete(export(buffer)), view], ids=["export", "view"])
 def test_a_graph_that_captures_on_the_current_stream_owns_the_array(cuda, modules, asked, ask):
-    buffer = dlwrap.wrap(cuda.host_array(8, np.float32))
+    array = cuda.host_array(8, np.float32)
+    alive, buffer = weakref.ref(array), dlwrap.wrap(array)
     stream = cuda.create_stream()
     modules(torch=torch_in_c(OwnedStream(stream), []))
     if asked == "in C":
@@ -230,13 +233,13 @@ def test_a_graph_that_captures_on_the_current_stream_owns_the_array(cuda, module
     ask(buffer)
     graph = cuda.end_capture(stream)
     assert dlwrap.stats().graphs == 1
-    del buffer
+    del buffer, array
     settle()
-    assert cuda.host_arrays_alive == 1
+    assert alive() is not None
     cuda.destroy_graph(graph)
     assert eventually(lambda: dlwrap.stats().graphs == 0)
     dlwrap.reclaim(SECONDS)
-    assert cuda.host_arrays_alive == 0
+    assert alive() is None
     cuda.destroy_stream(stream)
 
 
