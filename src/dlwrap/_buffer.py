@@ -87,10 +87,9 @@ def wrap(
     RuntimeError
         In a forked child, or while the interpreter exits.
     """
-    if memory not in _MEMORIES or extent not in _EXTENTS or wait not in _WAITS:
-        _check_choice("memory", memory, _MEMORIES)
-        _check_choice("extent", extent, _EXTENTS)
-        _check_choice("wait", wait, _WAITS)
+    _check_choice("memory", memory, _MEMORIES)
+    _check_choice("extent", extent, _EXTENTS)
+    _check_choice("wait", wait, _WAITS)
     if readonly is not None and not isinstance(readonly, bool):
         raise TypeError(f"readonly must be None, True or False, got {readonly!r}")
     layout = describe(obj)

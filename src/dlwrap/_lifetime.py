@@ -130,12 +130,7 @@ class Lease:
 
     def device_pointer(self, pointer: int) -> int:
         """Give the device's address of a host address inside."""
-        pin = self.pin
-        if pin is None:
-            return pointer
-        if pin.device == self.device and pin.device_start is not None:
-            return pin.device_start + pointer - pin.start
-        return pin.device_pointer(pointer, self.device)
+        return pointer if self.pin is None else self.pin.device_pointer(pointer, self.device)
 
     def note(self, stream: TrackedStream | None) -> None:
         """Note a stream that may use the memory; None where it cannot be tracked."""

@@ -58,7 +58,7 @@ class PinTable:
         self._check_may_wait = check_may_wait
         self._starts: list[int] = []
         self._by_start: dict[int, Registration] = {}
-        self._leaving: dict[int, Registration] = {}  # by id, until their memory is dropped
+        self._leaving: set[Registration] = set()  # until their memory is dropped
         self._waiting: set[int] = set()  # threads that wait for a change
         # Reentrant: a collection inside may run a finaliser that wraps or closes. Taken as a lock: an interrupt inside
         # a condition's own `with` would leave it taken.
@@ -136,11 +136,9 @@ class PinTable:
     def _join(self, user: User, registration: Registration) -> None:
         """Make somebody a user; the pin comes first, because `release` looks there."""
         user.pin = registration
-        was_used = bool(registration.users)
         registration.add_user(user)
         if registration.state is State.LIVE:
-            if not was_used:
-                self.lingering.discard(registration)
+            self.lingering.discard(registration)
         elif registration.state is State.REGISTERING:
             self._by_start[registration.start] = registration
             bisect.insort(self._starts, registration.start)
@@ -287,7 +285,7 @@ class PinTable:
             due, pause = self.lingering.find_due(now)
             for found in due:
                 found.state = State.UNREGISTERING
-                self._leaving[id(found)] = found
+                self._leaving.add(found)
                 self.lingering.discard(found)
             return due, pause
 
@@ -306,7 +304,7 @@ class PinTable:
         # Not in the table any more: a finaliser that runs here may wrap memory at the same address.
         registration.hold = None
         with self.lock:
-            del self._leaving[id(registration)]
+            self._leaving.remove(registration)
         for callback in registration.when_gone:
             callback(failure)
 
@@ -328,7 +326,7 @@ class PinTable:
         Returns how many that are, those that are on their way included.
         """
         with self.lock:
-            leaving = [*self.lingering, *self._leaving.values()]
+            leaving = [*self.lingering, *self._leaving]
             for found in leaving:
                 self.lingering.flush(found)
                 found.when_gone += (then,)

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dlwrap._owner import Span
-
     WhenGone = Callable[[Exception | None], None]
 
 
@@ -76,10 +74,6 @@ class Registration:
     def nbytes(self) -> int:
         """Length in bytes."""
         return self.stop - self.start
-
-    def covers(self, span: Span) -> bool:
-        """Whether every byte of the span is inside."""
-        return self.start <= span.start and span.stop <= self.stop
 
     def start_on(self, device: int) -> int | None:
         """Give a device's address of `start`, if it is known."""

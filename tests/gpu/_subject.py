@@ -77,3 +77,14 @@ def assert_gone(subject: Subject) -> None:
         time.sleep(1e-3)
     assert not subject.alive
     assert dlwrap.stats().graphs == 0
+
+
+def assert_kept_until_done(subject: Subject, latch: Latch) -> None:
+    """Assert that the array lives as long as the latch's kernel runs, which then finds the contents."""
+    time.sleep(0.3)
+    assert subject.alive
+    assert latch.holds
+    latch.open()
+    latch.wait()
+    assert latch.sum == subject.sum
+    assert_gone(subject)

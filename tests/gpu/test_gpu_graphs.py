@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from _cuda import CAPTURE_MODES
 from _latch import Latch
-from _subject import COUNT, assert_gone
+from _subject import COUNT, assert_gone, assert_kept_until_done
 
 import dlwrap
 
@@ -65,17 +65,6 @@ def assert_owned(subject):
     dlwrap.reclaim(timeout=20)
     assert subject.alive
     assert (dlwrap.stats().live, dlwrap.stats().graphs, dlwrap.stats().pending) == (1, 1, 0)
-
-
-def assert_kept_until_done(subject, latch):
-    """Assert that the array outlives its graph as long as the launch runs, which then finds the contents."""
-    time.sleep(0.3)
-    assert subject.alive
-    assert latch.holds
-    latch.open()
-    latch.wait()
-    assert latch.sum == subject.sum
-    assert_gone(subject)
 
 
 @pytest.mark.parametrize("mode", CAPTURE_MODES)
