@@ -11,7 +11,7 @@ import pytest
 import dlwrap
 from capsules import take
 from dlwrap import _driver, _lifetime
-from patience import SECONDS, settle
+from patience import SECONDS, eventually, settle
 from stream_objects import SimulatedStream
 
 KINDS = {
@@ -239,6 +239,21 @@ def test_one_event_serves_all_releases_of_a_stream_that_come_together(cuda):
     dlwrap.reclaim(SECONDS)
     assert cuda.count("cuEventRecord") == 2
     assert not any(scene.alive for scene in scenes)
+
+
+def test_any_number_of_releases_can_come_one_by_one_behind_a_busy_stream(cuda):
+    """A driver takes 56 events with blocking sync behind a running kernel; the next would wait for it."""
+    array = cuda.host_array(64)
+    with dlwrap.pin(array):
+        cuda.hold(1)
+        cuda.launch(1, array)
+        for number in range(1, 101):
+            take(dlwrap.wrap(array).__dlpack__(stream=1)).delete()
+            assert eventually(lambda number=number: cuda.count("cuEventRecord") == number)
+        assert dlwrap.stats().pending == 100
+        cuda.let_go(1)
+        dlwrap.reclaim(SECONDS)
+        assert dlwrap.stats().pending == 0
 
 
 def test_one_device_wide_wait_serves_all_releases_that_came_before_it_began(cuda):
@@ -499,9 +514,10 @@ def test_memory_is_kept_and_warned_of_when_the_end_of_the_work_is_unknown(cuda, 
     assert leaked() == 1
 
 
-@pytest.mark.parametrize("function", ["cuCtxGetId", "cuEventCreate", "cuEventRecord", "cuEventQuery"])
+@pytest.mark.parametrize("function", ["cuCtxGetId", "cuStreamCreate", "cuEventCreate", "cuEventRecord", "cuEventQuery"])
 def test_a_stream_that_cannot_be_recorded_or_asked_is_waited_for_device_wide(cuda, kind, function):
     scene = Scene(cuda, stream=1)
+    _driver._after_legacy.clear()
     cuda.hold(1)
     cuda.launch(1, scene.array)
     cuda.fail(function, 400)

@@ -296,6 +296,24 @@ def test_nothing_of_dlwrap_is_locked_during(cuda, function, recorded):
                 other.result().close(SECONDS)
 
 
+# ---- waiting ----
+
+
+def test_making_the_stream_that_comes_after_the_legacy_one_holds_up_no_release_on_others(cuda):
+    parent = cuda.host_array(64)
+    with dlwrap.pin(parent):
+        _driver._after_legacy.clear()
+        on_legacy, on_another = dlwrap.wrap(parent[:32]), dlwrap.wrap(parent[32:])
+        on_legacy.record_stream(1)
+        on_another.record_stream(SimulatedStream(cuda, blocking=False))
+        with held(cuda, "cuStreamCreate") as wait_until_held:
+            closing = Thread(on_legacy.close, SECONDS)
+            wait_until_held()
+            on_another.close(SECONDS)
+            assert closing.is_alive()
+        closing.result()
+
+
 # ---- registering ----
 
 

@@ -176,7 +176,7 @@ class LifetimeManager:
         self.foreign_exports = 0  # of the process that this one was forked from
         self.foreign_graphs = 0
         self._sweeper = Sweeper(self.pins, self._report_part)
-        self._events = EventWaits(self._sweeper.submit)
+        self._events = EventWaits(self._sweeper.submit, self._make_stream)
         self._bodies = {"dlwrap-sweeper": self._sweeper.run, "dlwrap-lifetime": self._run}
         self._leases: dict[int, Lease] = {}
         self._pending: dict[int, tuple[Lease, Wait]] = {}
@@ -372,6 +372,9 @@ class LifetimeManager:
 
     def _report_part(self, wait: Wait, failure: Exception | None) -> None:
         self._request(lambda: wait.end_part(failure))
+
+    def _make_stream(self, device: int, end: Callable[[Exception | None], None]) -> None:
+        self._sweeper.make_stream_after_legacy(device, lambda failure: self._request(lambda: end(failure)))
 
     def _note_leak(self, failure: Exception) -> None:
         """Count memory that is kept, and warn of the first."""

@@ -1,6 +1,7 @@
-"""The thread that makes the driver calls that block: device-wide waits, and unregistering.
+"""The thread that makes the driver calls that block: device-wide waits, unregistering, and making a stream.
 
-Both wait for the whole device and stall its launches, so they share a thread and nothing else has to wait for them.
+They wait for the whole device, and most stall its launches, so they share a thread and nothing else has to wait for
+them.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
+from dlwrap import _driver
 from dlwrap._barrier import wait_for_device
 from dlwrap._threads import guard
 
@@ -43,6 +46,7 @@ class Sweeper:
         self._pins = pins
         self._end_part = end_part
         self._waits: list[Wait] = []
+        self._streams_to_make: deque[tuple[int, Callable[[Exception | None], None]]] = deque()
         self._not_before = -math.inf
         self._requested = False
         self._stopping = False
@@ -54,6 +58,12 @@ class Sweeper:
         """Have the wait's device waited for."""
         with self.lock:
             self._waits.append(wait)
+        self.request()
+
+    def make_stream_after_legacy(self, device: int, end: Callable[[Exception | None], None]) -> None:
+        """Have the stream made; ``end`` is told, on this object's thread, what came of it."""
+        with self.lock:
+            self._streams_to_make.append((device, end))
         self.request()
 
     def request(self) -> None:
@@ -83,9 +93,20 @@ class Sweeper:
     def _sweep(self) -> float:
         """Do what is due; give the seconds until more will be."""
         pauses: list[float] = []
+        guard(self._make_streams)
         guard(lambda: pauses.append(self._wait_for_devices()))
         guard(lambda: pauses.append(self._unregister_due()))
         return min(pauses) if len(pauses) == 2 else _PAUSE_AFTER_A_FAULT
+
+    def _make_streams(self) -> None:
+        while self._streams_to_make:
+            device, end = self._streams_to_make.popleft()
+            failure: Exception | None = None
+            try:
+                _driver.make_stream_after_legacy(device)
+            except Exception as error:  # noqa: BLE001 -- as below
+                failure = error
+            end(failure)
 
     def _wait_for_devices(self) -> float:
         """Serve every wait submitted so far with one wait per device; give the seconds to the next."""

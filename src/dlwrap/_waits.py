@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dlwrap import _driver
@@ -86,10 +87,18 @@ class EventWaits:
     ----------
     wait_for_device : callable
         Takes a wait whose device must be waited for as a whole, and calls its `Wait.end_part` later.
+    make_stream : callable
+        Takes a device, makes its `stream_after_legacy` on a thread that may block, and calls what it is given then.
     """
 
-    def __init__(self, wait_for_device: Callable[[Wait], None]) -> None:
+    def __init__(
+        self,
+        wait_for_device: Callable[[Wait], None],
+        make_stream: Callable[[int, Callable[[Exception | None], None]], None],
+    ) -> None:
         self._wait_for_device = wait_for_device
+        self._make_stream = make_stream
+        self._making: set[int] = set()
         self._queues: dict[tuple[int, int], _Queue] = {}
         self._pause = _SHORTEST_PAUSE
 
@@ -128,8 +137,10 @@ class EventWaits:
         event, recorded = None, False
         try:
             _driver.use_primary_context(queue.stream.device)
-            event = _driver.create_event()
-            recorded = _driver.record_unless_capturing(event, _stream_to_record_on(queue.stream))
+            target = self._find_stream_to_record_on(queue.stream)
+            if target is not None:
+                event = _driver.create_event()
+                recorded = _driver.record_unless_capturing(event, target)
         except Exception:  # noqa: BLE001 -- whatever failed, the device can still be waited for as a whole
             for wait in waits:
                 self._wait_for_device(wait)
@@ -140,6 +151,29 @@ class EventWaits:
                 queue.unrecorded = waits
         if event is not None and not recorded:
             _destroy(event)
+
+    def _find_stream_to_record_on(self, stream: TrackedStream) -> int | None:
+        """Find a stream on which an event comes after what is on this one; None while it is being made.
+
+        Recording on the legacy stream itself would break the capture of a blocking stream that begins at that moment,
+        and be a barrier between the program's blocking streams.
+        """
+        if stream.handle != _driver.LEGACY_STREAM:
+            return stream.handle
+        found = _driver.stream_after_legacy(stream.device)
+        if found is None and stream.device not in self._making:
+            self._making.add(stream.device)
+            self._make_stream(stream.device, partial(self._end_making, stream))
+        return found
+
+    def _end_making(self, legacy: TrackedStream, failure: Exception | None) -> None:
+        """Go on recording, or wait for the whole device where there is nothing to record on."""
+        self._making.discard(legacy.device)
+        queue = self._queues.get((legacy.device, legacy.handle))
+        if failure is not None and queue is not None:
+            waits, queue.unrecorded = queue.unrecorded, []
+            for wait in waits:
+                self._wait_for_device(wait)
 
     def _poll(self, recording: _Recording) -> bool:
         """End the waits of an event that is done."""
@@ -153,17 +187,6 @@ class EventWaits:
         for wait in recording.waits:
             end(wait)
         return True
-
-
-def _stream_to_record_on(stream: TrackedStream) -> int:
-    """Give a stream on which an event comes after what is on this one; called with its context current.
-
-    Recording on the legacy stream itself would break the capture of a blocking stream that begins at that moment,
-    and be a barrier between the program's blocking streams.
-    """
-    if stream.handle == _driver.LEGACY_STREAM:
-        return _driver.stream_after_legacy(stream.device)
-    return stream.handle
 
 
 def _end_well(wait: Wait) -> None:

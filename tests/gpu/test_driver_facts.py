@@ -538,6 +538,29 @@ def test_how_many_streams_can_be_made_beside_a_running_kernel(latch, fact):
     making.result()
 
 
+@pytest.mark.parametrize("flags", [2, 3], ids=["no timing", "blocking sync, no timing"])
+def test_how_many_events_a_stream_takes_beside_a_running_kernel(latch, stream, fact, flags):
+    """Why dlwrap's events are without blocking sync: recording must never wait for the program's work."""
+    latch.launch(stream)
+    latch.wait_until_started()
+    recorded = []
+
+    def record():
+        while latch.holds and len(recorded) < 2000:
+            recorded.append(call("cuEventCreate", flags))
+            call("cuEventRecord", recorded[-1], stream)
+
+    recording = Thread(lambda: in_primary_context(record))
+    waits = recording.goes_on(2)
+    fact(f"events with flags {flags} behind a running kernel: {len(recorded)}, and the next waits for it: {waits}")
+    latch.open()
+    recording.result()
+    latch.wait()
+    for event in recorded:
+        call("cuEventDestroy", event)
+    assert waits == (flags == 3)
+
+
 def test_streams_and_the_id_of_a_primary_context_that_is_reset(fact):
     """In a program of its own, because a dead stream may end it."""
     code = """

@@ -6,6 +6,8 @@ be there; the latch opens, the kernel must find the array's contents, and then t
 
 from __future__ import annotations
 
+import time
+
 import _cuda
 import numpy as np
 import pytest
@@ -26,6 +28,23 @@ def test_wrapper_goes_first(torch, subject, latch):
     del tensor
     subject.assert_held_by(latch)
     subject.assert_released_after(latch)
+
+
+def test_any_number_of_releases_can_come_one_by_one_behind_a_running_kernel(latch):
+    array = np.zeros(COUNT, np.float32)
+    with dlwrap.pin(array):
+        latch.launch(LEGACY_STREAM)
+        latch.wait_until_started()
+        for number in range(1, 301):
+            dlwrap.wrap(array).__dlpack__(stream=LEGACY_STREAM)
+            deadline = time.monotonic() + 10
+            while dlwrap.stats().pending < number and time.monotonic() < deadline:
+                time.sleep(1e-4)
+        assert dlwrap.stats().pending == 300
+        assert latch.holds
+        latch.open()
+        dlwrap.reclaim(timeout=30)
+        assert dlwrap.stats().pending == 0
 
 
 def test_array_goes_first(torch, subject, latch):

@@ -54,6 +54,23 @@ def test_an_event_can_be_destroyed_before_it_is_done(cuda, outcome, busy):
     assert cuda.pending() == 0
 
 
+def test_a_stream_takes_only_so_many_unfinished_events_with_blocking_sync(cuda, outcome, threads, busy):
+    events = [cu.cuEventCreate(1)[1] for _ in range(57)]
+    for event in events[:-1]:
+        cu.cuEventRecord(event, busy)
+    recording = threads.start(lambda: outcome(cu.cuEventRecord(events[-1], busy)))
+    recording.join(0.05)
+    assert recording.is_alive()
+    cuda.let_go(busy)
+    recording.join(10)
+    assert recording.results == ["SUCCESS"]
+
+
+def test_a_stream_takes_any_number_of_other_unfinished_events(cuda, outcome, busy):
+    for _ in range(200):
+        assert outcome(cu.cuEventRecord(cu.cuEventCreate(2)[1], busy)) == "SUCCESS"
+
+
 def test_a_dead_event_can_be_an_error(cuda, outcome):
     cuda.configure(dead_handle="error")
     event = cu.cuEventCreate(0)[1]

@@ -59,10 +59,26 @@ static void record_captured(Event *event, Stream *stream) {
     event->captured_from = stream->id;
 }
 
+/* Wait until the stream has room for one more event with blocking sync. */
+static void wait_for_room(const Stream *stream) {
+    for (;;) {
+        unsigned pending = 0;
+        for (const Op *op = stream->head; op != NULL; op = op->next)
+            pending += op->kind == OP_RECORD && op->record->blocking_sync;
+        if (pending < MAX_BLOCKING_SYNC_EVENTS)
+            return;
+        wait_for_change();
+    }
+}
+
 /* Put a record on the stream's queue. */
 static void record_queued(Event *event, Stream *stream) {
+    bool blocking_sync = (event->flags & EVENT_BLOCKING_SYNC) != 0;
+    if (blocking_sync)
+        wait_for_room(stream);
     record_release(event->record);
     event->record = record_new();
+    event->record->blocking_sync = blocking_sync;
     event->capture_id = 0;
     Op *op = op_new(OP_RECORD);
     op->record = record_share(event->record);

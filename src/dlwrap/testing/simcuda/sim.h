@@ -59,9 +59,10 @@ enum {
 enum { MODE_GLOBAL = 0, MODE_THREAD_LOCAL = 1, MODE_RELAXED = 2 };
 enum { STATUS_NONE = 0, STATUS_ACTIVE = 1, STATUS_INVALIDATED = 2 };
 enum { STREAM_NON_BLOCKING = 1 };
-enum { EVENT_DISABLE_TIMING = 2 };
+enum { EVENT_BLOCKING_SYNC = 1, EVENT_DISABLE_TIMING = 2 };
 enum { REGISTER_DEVICEMAP = 2, REGISTER_READ_ONLY = 8, REGISTER_ALL = 15 };
 enum { MAX_DEVICES = 8, MAX_CONTEXT_DEPTH = 16 };
+enum { MAX_BLOCKING_SYNC_EVENTS = 56 }; /* unfinished on a stream, as measured on an H200 */
 
 typedef struct Handle Handle; /* what a CUstream or CUevent points to */
 typedef struct Context Context;
@@ -130,6 +131,7 @@ struct Stream {
 struct Record {
     unsigned references;
     bool done;
+    bool blocking_sync;
     Context *barrier; /* set by cuCtxRecordEvent: done when all that was submitted to it up to `seq` is */
     uint64_t seq;
     uint64_t nanoseconds;
