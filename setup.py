@@ -20,7 +20,7 @@ warnings = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Wshadow", "-fvisibility=hid
 
 native = Extension(
     "dlwrap._native",
-    [f"src/dlwrap/{name}.c" for name in ("_native", "_exporter", "_lease", "_calls", "_layout", "_exchange")],
+    sorted(glob("src/dlwrap/*.c")),
     depends=glob("src/dlwrap/*.h"),
     define_macros=[("Py_LIMITED_API", "0x030A0000")] if abi3 else [],
     extra_compile_args=warnings + extra,

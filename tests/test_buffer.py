@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import threading
 import weakref
@@ -9,9 +10,12 @@ import weakref
 import ml_dtypes
 import numpy as np
 import pytest
+from cuda.bindings import driver
 
 import dlwrap
 from capsules import look, name_of, take
+from cuda_calls import checked, create_context
+from dlwrap import _native
 from patience import SECONDS, eventually, settle
 
 VERSIONED = (1, 0)
@@ -763,7 +767,7 @@ def test_a_wrap_whose_description_is_refused_leaves_nothing(device, monkeypatch)
     monkeypatch.setattr("dlwrap._native.lend", refuse)
     array = np.zeros(3)
     with pytest.raises(MemoryError):
-        dlwrap.wrap(array)
+        dlwrap.wrap(array, device=0)
     dlwrap.reclaim(SECONDS)
     assert (dlwrap.stats().live, device.registrations) == (0, [])
 
@@ -1055,3 +1059,91 @@ def test_a_pin_keeps_the_array(device):
     del array
     assert alive() is not None
     pin.close()
+
+
+# ---- what needs no page-locking is wrapped in C ----
+
+
+def of_which_nobody_may_write(array):
+    view = array[:]
+    view.flags.writeable = False
+    return view
+
+
+def described(buffer):
+    """What a buffer is, and what is told of it."""
+    capsule = take(buffer.__dlpack__(stream=1, max_version=(1, 0)))
+    told = (capsule.tensor.data, capsule.device, capsule.dtype, capsule.shape, capsule.strides, capsule.managed.flags)
+    capsule.delete()
+    lease = buffer._lease
+    return (*told, buffer.memory, buffer.readonly, buffer.ptr, lease.device_wide, type(lease), lease.hold is None)
+
+
+@pytest.mark.parametrize("memory", ["auto", "pinned"])
+@pytest.mark.parametrize("extent", ["owner", "view"])
+@pytest.mark.parametrize("wait", ["streams", "device"])
+@pytest.mark.parametrize("readonly", [None, True, False])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda parent: parent, id="array"),
+        pytest.param(lambda parent: parent[2:9:2], id="strided"),
+        pytest.param(lambda parent: parent.reshape(4, 5).T, id="transposed"),
+        pytest.param(of_which_nobody_may_write, id="read-only"),
+    ],
+)
+def test_a_wrap_in_c_is_as_one_in_python(device, memory, extent, wait, readonly, make):
+    parent = np.arange(20.0)
+    array = make(parent)
+    options = {"memory": memory, "extent": extent, "wait": wait, "readonly": readonly}
+    with dlwrap.wrap(parent, memory="pinned"):
+        in_c = _native.wrap(array, None, memory, extent, wait, readonly)
+        in_python = dlwrap.wrap(array, device=0, **options)
+        assert in_c is not None
+        assert described(in_c) == described(in_python)
+        for buffer in (in_c, in_python):
+            buffer.close(SECONDS)
+    assert (dlwrap.stats().live, dlwrap.stats().pinned_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param({"device": 0}, id="a device that is told"),
+        pytest.param({"memory": "".join(["au", "to"])}, id="a word that only equals"),
+        pytest.param({"memory": "pageable"}, id="a memory kind that may have to be refused"),
+        pytest.param({"extent": "all"}, id="an extent that there is not"),
+        pytest.param({"wait": None}, id="no wait"),
+        pytest.param({"readonly": 1}, id="a number for a truth value"),
+        pytest.param({"array": np.zeros(0)}, id="an array without elements"),
+        pytest.param({"array": np.ma.zeros(3)}, id="a masked array"),
+        pytest.param({"array": np.zeros(3)[::-1]}, id="negative strides"),
+        pytest.param({"array": bytearray(64)}, id="a buffer"),
+    ],
+)
+def test_what_c_does_not_wrap_is_left_to_python(pinned, arguments):
+    array = arguments.get("array", np.zeros(3))
+    options = {"device": None, "memory": "auto", "extent": "owner", "wait": "streams", "readonly": None}
+    options |= {name: value for name, value in arguments.items() if name != "array"}
+    kept = []
+    with contextlib.suppress(BufferError):
+        kept.append(dlwrap.wrap(array))  # page-locked, where it can be
+    assert _native.wrap(array, *options.values()) is None
+
+
+def test_a_wrap_in_c_shares_no_range_that_somebody_waits_to_see_gone(pinned):
+    array = np.zeros(3)
+    buffer = dlwrap.wrap(array)
+    buffer._lease.pin.flush = True
+    assert _native.wrap(array, None, "auto", "owner", "streams", None) is None
+    dlwrap.wrap(array).close(SECONDS)  # and Python shares it
+    buffer.close(SECONDS)
+
+
+def test_no_wrap_is_made_in_c_for_another_context(cuda):
+    array = np.zeros(3)
+    with dlwrap.pin(array):
+        stranger = create_context(0)
+        assert _native.wrap(array, None, "auto", "owner", "streams", None) is None
+        checked(driver.cuCtxPopCurrent())
+        checked(driver.cuCtxDestroy(stranger))

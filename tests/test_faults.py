@@ -504,8 +504,7 @@ class World:
     def end(self):
         """Put away what the faults of this run left on purpose."""
         pins = self.manager.pins
-        for registration in list(pins._by_start.values()):
-            pins.pinned_bytes -= registration.nbytes
+        for registration in pins.table.overlapping(0, 2**64 - 1):
             pins._remove(registration)
         for registration in self.cuda.registrations:
             checked(driver.cuMemHostUnregister(registration.start))

@@ -26,7 +26,7 @@ LAYERS = {
     "_streams": {"_driver", "_errors", "_native"},
     "_barrier": {"_driver", "_errors"},
     "_support": {"_driver", "_errors"},
-    "_registration": set(),
+    "_registration": {"_native"},
     "_lingering": {"_registration"},
     "_pinning": {"_driver", "_errors", "_layout", "_lingering", "_native", "_registration"},
     "_waits": {"_driver", "_errors", "_streams"},

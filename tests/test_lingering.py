@@ -6,12 +6,15 @@ import math
 
 import pytest
 
+from dlwrap import _native
 from dlwrap._lingering import Lingering
 from dlwrap._registration import Registration
 
 
 def registration(start, *, idle_since=0.0, nbytes=100, flush=False):
-    return Registration(start, start + nbytes, False, 0, idle_since=idle_since, flush=flush)
+    made = Registration(start, start + nbytes, False, 0)
+    made.idle_since, made.flush = idle_since, flush
+    return made
 
 
 @pytest.fixture
@@ -63,3 +66,39 @@ def test_what_was_marked_before_it_is_added_goes_at_once(lingering):
 def test_an_interrupt_that_leaves_too_many_bytes_noted_drives_nobody_out(lingering):
     lingering.limit, lingering._at_most = 1000, 1_000_000
     assert lingering.find_due(9.0)[0] == []
+
+
+def use(found):
+    """Use one again, as a wrap does without a word to those that linger."""
+    _native.Registrations().use(_native.Loan(0, None), found)
+
+
+def test_what_is_used_again_neither_lingers_nor_is_due(lingering):
+    for found in list(lingering)[:3]:
+        use(found)
+    assert (len(lingering), lingering.nbytes) == (7, 700)
+    assert starts(lingering.find_due(30.0)[0]) == [3, 4, 5, 6, 7, 8, 9]
+
+
+def test_what_is_used_again_counts_for_nothing_where_bytes_are_too_many(lingering):
+    for found in list(lingering)[:3]:
+        use(found)
+    lingering.limit = 650
+    assert starts(lingering.find_due(9.0)[0]) == [3]
+
+
+def test_what_is_used_again_does_not_go_though_it_was_to_be_flushed(lingering):
+    third = list(lingering)[3]
+    lingering.flush(third)
+    use(third)
+    assert starts(lingering.find_due(9.0)[0]) == []
+
+
+def test_what_was_used_again_is_the_last_to_go(lingering):
+    first = next(iter(lingering))
+    loan = _native.Loan(0, None)
+    _native.Registrations().use(loan, first)
+    _native.leave(loan)
+    first.idle_since = 10.0
+    lingering.add(first)
+    assert starts(lingering.find_due(30.0)[0]) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]

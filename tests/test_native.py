@@ -20,7 +20,7 @@ import pytest
 import dlwrap
 from capsules import look, name_of, take
 from dlwrap import _native as shared_native
-from exporters import lend
+from exporters import lend, released_keys
 
 LEGACY = -1
 FOLDER = Path(dlwrap.__file__).parent
@@ -43,7 +43,7 @@ _native = load_private_copy()
 def released():
     """The keys released so far."""
     assert _native.wait(0) == []
-    yield lambda: [key for key, _ in _native.wait(0)]
+    yield lambda: released_keys(_native)
     _native.wait(0)
     assert _native.live_exports() == 0
 
@@ -222,7 +222,7 @@ def test_waiting_ends_when_a_lease_is_released():
 
     def wait():
         while not keys:  # a signal may be left over from leases that were taken before
-            keys.extend(key for key, _ in _native.wait(-1))
+            keys.extend(released_keys(_native, -1))
 
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()

@@ -12,7 +12,7 @@ import numpy as np
 from dlwrap import _driver, _graphs, _native, _streams
 from dlwrap._errors import DLWrapError
 from dlwrap._layout import HostLayout, check_unmoved, describe
-from dlwrap._lifetime import USED_AS_NOTED, Lease, manager
+from dlwrap._lifetime import USED_AS_NOTED, Lease, lease_of, manager
 from dlwrap._native import Exporter
 from dlwrap._support import Memory, choose_device, choose_memory
 
@@ -87,6 +87,9 @@ def wrap(
     RuntimeError
         In a forked child, or while the interpreter exits.
     """
+    buffer: HostWrappedBuffer | None = _native.wrap(obj, device, memory, extent, wait, readonly)
+    if buffer is not None:
+        return buffer
     _check_choice("memory", memory, _MEMORIES)
     _check_choice("extent", extent, _EXTENTS)
     _check_choice("wait", wait, _WAITS)
@@ -100,11 +103,7 @@ def wrap(
         )
     readonly = layout.readonly if readonly is None else readonly
     device_wide = wait == "device"
-    buffer, lease, kind = _lend(
-        HostWrappedBuffer, layout, device, memory, extent, device_wide=device_wide, readonly=readonly
-    )
-    buffer._lease, buffer._memory = lease, kind  # noqa: SLF001 -- its own module
-    return buffer
+    return _lend(HostWrappedBuffer, layout, device, memory, extent, device_wide=device_wide, readonly=readonly)
 
 
 def pin(obj: object, *, device: int | None = None, extent: Literal["owner", "view"] = "owner") -> Pin:
@@ -134,7 +133,7 @@ def pin(obj: object, *, device: int | None = None, extent: Literal["owner", "vie
     """
     _check_choice("extent", extent, _EXTENTS)
     layout = describe(obj)
-    return Pin(*_lend(Exporter, layout, device, "auto", extent, device_wide=False, readonly=True))
+    return Pin(_lend(Exporter, layout, device, "auto", extent, device_wide=False, readonly=True))
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -151,30 +150,30 @@ def _lend(
     *,
     device_wide: bool,
     readonly: bool,
-) -> tuple[_Holder, Lease, Memory]:
+) -> _Holder:
     """Lend the layout's memory, page-locked where that is the kind: when the holder goes, the manager takes it back."""
     lifetime = manager()
     lifetime.check_usable("wrap")
     ordinal = choose_device(device)
     kind = choose_memory(memory, ordinal)
     lifetime.start()
-    lease = Lease(ordinal, layout.hold, device_wide=device_wide)
-    locked = kind == "pinned" and layout.nbytes > 0
-    return _hand_out(make, lease, layout, extent if locked else None, readonly), lease, kind
+    _native.serve_wraps(HostWrappedBuffer, Lease, lifetime.pins.table)
+    return _hand_out(make, Lease(ordinal, layout.hold, device_wide), layout, kind, extent, readonly=readonly)
 
 
-def _hand_out(make: type[_Holder], lease: Lease, layout: HostLayout, extent: str | None, readonly: bool) -> _Holder:
-    """Make a lease's first holder, its memory page-locked if there is an extent; a failure leaves nothing."""
-    lifetime = manager()
+def _hand_out(
+    make: type[_Holder], lease: Lease, layout: HostLayout, kind: Memory, extent: str, *, readonly: bool
+) -> _Holder:
+    """Make a lease's first holder; a failure leaves nothing."""
+    pins = manager().pins
     try:
-        if extent is not None:
-            lifetime.pins.acquire(lease, layout, lease.device, extent)
-        lifetime.lend(lease)
+        if kind == "pinned" and layout.nbytes > 0:
+            pins.acquire(lease, layout, lease.device, extent)
         pointer = lease.device_pointer(layout.pointer)
         primary = _driver.primary_handle(lease.device)
-        return _native.lend(make, layout, lease.key, pointer, lease.device, readonly, primary)
+        return _native.lend(make, layout, lease, pointer, readonly, primary, kind == "pageable")
     except BaseException:
-        lifetime.take_back(lease)
+        pins.release(lease)
         raise
 
 
@@ -185,13 +184,10 @@ class HostWrappedBuffer(Exporter):
     made of it, and until the GPU has finished with it.
     """
 
-    __slots__ = ("__weakref__", "_lease", "_memory")
+    __slots__ = ("__weakref__",)
 
     # DLPack 1.3, struct DLPackExchangeAPI: what it does is in _exchange.c, and in dlwrap._exchange.
     __dlpack_c_exchange_api__ = _native.exchange_api()
-
-    _lease: Lease
-    _memory: Memory
 
     # ---- what it is ----
 
@@ -226,11 +222,6 @@ class HostWrappedBuffer(Exporter):
         return self._open().nbytes
 
     @property
-    def memory(self) -> Memory:
-        """The memory kind, "pinned" or "pageable"."""
-        return self._memory
-
-    @property
     def ptr(self) -> int:
         """The device's address of the first element; 0 without elements.
 
@@ -247,15 +238,15 @@ class HostWrappedBuffer(Exporter):
         check_unmoved(layout)
         if manager().is_usable:
             _streams.check_untold(self.device)
-            note_use(self, self._lease, None)
-        return self._lease.device_pointer(layout.pointer)
+            note_use(self, None)
+        return lease_of(self).device_pointer(layout.pointer)
 
     def __repr__(self) -> str:
         if self.closed:
             return "<dlwrap.HostWrappedBuffer closed>"
         return (
             f"<dlwrap.HostWrappedBuffer shape={self.shape} dtype={self.dtype} device={self.device} "
-            f"memory={self._memory!r} readonly={self.readonly} exports={self.exports}>"
+            f"memory={self.memory!r} readonly={self.readonly} exports={self.exports}>"
         )
 
     # ---- exports ----
@@ -284,7 +275,7 @@ class HostWrappedBuffer(Exporter):
             self._wait_for_host_use()
             return _native.make_capsule(self, minor, True, False)
         told = _streams.find_told_stream(handle, self.device)
-        return _export_to_device(self, self._lease, told, handle, minor, copied=False)
+        return _export_to_device(self, told, handle, minor, copied=False)
 
     def _serve_exchange(self) -> CapsuleType:
         """Serve what the native part of the C exchange API leaves to Python, or refuse.
@@ -295,7 +286,7 @@ class HostWrappedBuffer(Exporter):
         self._check_exportable(on_host=False)
         _streams.check_untold(self.device)
         current = _streams.find_work_stream(self.device)
-        return _export_to_device(self, self._lease, None, current, _NEWEST, copied=False)
+        return _export_to_device(self, None, current, _NEWEST, copied=False)
 
     def _check_exportable(self, *, on_host: bool) -> HostLayout:
         if self.closed:
@@ -323,16 +314,16 @@ class HostWrappedBuffer(Exporter):
         self._wait_for_host_use()
         copied = describe(np.array(layout.array, order="K", copy=True, subok=False))
         if on_host:
-            fresh = _hand_out(Exporter, Lease(self.device, copied.hold), copied, None, readonly=False)
+            lease = Lease(self.device, copied.hold)
+            fresh = _hand_out(Exporter, lease, copied, "pageable", "owner", readonly=False)
             return _native.make_capsule(fresh, minor, True, True)
-        fresh, lease, _ = _lend(Exporter, copied, self.device, self._memory, "owner", device_wide=False, readonly=False)
-        return _export_to_device(
-            fresh, lease, _streams.find_told_stream(handle, self.device), handle, minor, copied=True
-        )
+        fresh = _lend(Exporter, copied, self.device, self.memory, "owner", device_wide=False, readonly=False)
+        told = _streams.find_told_stream(handle, self.device)
+        return _export_to_device(fresh, told, handle, minor, copied=True)
 
     def _wait_for_host_use(self) -> None:
         try:
-            manager().synchronize(self._lease, self)
+            manager().synchronize(self)
         except (RuntimeError, DLWrapError) as error:
             raise BufferError(f"cannot use the array on the host: {error}") from error
 
@@ -347,7 +338,7 @@ class HostWrappedBuffer(Exporter):
         BufferError, ValueError
             As `ptr`.
         """
-        if self._memory == "pageable":
+        if self.memory == "pageable":
             raise AttributeError("__cuda_array_interface__ is for page-locked memory; this is pageable: use DLPack")
         layout = self._open()
         if not layout.dtype.is_numpy_type:
@@ -401,8 +392,8 @@ class HostWrappedBuffer(Exporter):
         self._open()
         manager().check_usable("record a stream")
         handle, tracked = _streams.find_recorded_stream(stream, self.device)
-        _give_to_capture(handle, self._lease, self)
-        note_use(self, self._lease, tracked)
+        _give_to_capture(handle, self)
+        note_use(self, tracked)
 
     def synchronize(self) -> None:
         """Wait on the host for the work submitted so far to the recorded streams.
@@ -415,7 +406,7 @@ class HostWrappedBuffer(Exporter):
             The GPU failed, so that the end is unknown.
         """
         self._open()
-        manager().synchronize(self._lease, self)
+        manager().synchronize(self)
 
     def close(self, timeout: float | None = None) -> None:
         """Give the array up and wait until the GPU is done and the memory is unregistered.
@@ -436,7 +427,7 @@ class HostWrappedBuffer(Exporter):
         ValueError
             ``timeout`` is negative or NaN.
         """
-        manager().close(self._lease, self, timeout)
+        manager().close(self, timeout)
 
     def __enter__(self) -> HostWrappedBuffer:
         self._open()
@@ -472,14 +463,14 @@ class Pin:
         The memory kind.
     """
 
-    __slots__ = ("__weakref__", "_exporter", "_lease", "device", "memory", "nbytes")
+    __slots__ = ("__weakref__", "_exporter", "device", "memory", "nbytes")
 
-    def __init__(self, exporter: Exporter, lease: Lease, memory: Memory) -> None:
+    def __init__(self, exporter: Exporter) -> None:
         self._exporter = exporter
-        self._lease = lease
-        self.device = lease.device
-        self.memory = memory
-        self.nbytes = 0 if lease.pin is None else lease.pin.nbytes
+        self.device = exporter.device
+        self.memory = exporter.memory
+        pin = lease_of(exporter).pin
+        self.nbytes = 0 if pin is None else pin.stop - pin.start
 
     @property
     def closed(self) -> bool:
@@ -494,7 +485,7 @@ class Pin:
         TimeoutError, DLWrapError, ValueError
             As `HostWrappedBuffer.close`.
         """
-        manager().close(self._lease, self._exporter, timeout)
+        manager().close(self._exporter, timeout)
 
     def __enter__(self) -> Pin:
         if self.closed:
@@ -516,36 +507,32 @@ class Pin:
 
 
 def _export_to_device(
-    exporter: Exporter, lease: Lease, told: TrackedStream | None, handle: int | None, minor: int, *, copied: bool
+    exporter: Exporter, told: TrackedStream | None, handle: int | None, minor: int, *, copied: bool
 ) -> CapsuleType:
     """Export, and note the stream only if that succeeded: consumers ask several times for one import."""
     capsule = _native.make_capsule(exporter, minor, False, copied)
     try:
         if handle is not None:
-            _give_to_capture(handle, lease, exporter)
+            _give_to_capture(handle, exporter)
     except BaseException:
         del capsule  # which the error's traceback would keep
         raise
-    note_use(exporter, lease, told)
+    note_use(exporter, told)
     return capsule
 
 
-def note_use(exporter: Exporter, lease: Lease, stream: TrackedStream | None) -> None:
+def note_use(exporter: Exporter, stream: TrackedStream | None) -> None:
     """Note a stream that may use the memory; None where it cannot be tracked."""
-    lease.note(stream)
+    lease_of(exporter).note(stream)
     _native.note_uses(exporter, USED_AS_NOTED)
 
 
-def _give_to_capture(handle: int, lease: Lease, exporter: Exporter) -> None:
+def _give_to_capture(handle: int, exporter: Exporter) -> None:
     """If the stream captures, the graph owns the memory, because it will use it whenever it is launched."""
+    lease = lease_of(exporter)
     capture = _graphs.find_capture(handle, lease.device)
     if capture is not None:
         _graphs.give_to_capture(capture, lease, exporter)
-
-
-def lease_of(buffer: HostWrappedBuffer) -> tuple[Lease, Exporter]:
-    """Give what stands behind a buffer, to the modules above."""
-    return buffer._lease, buffer  # noqa: SLF001 -- its own module
 
 
 def _version_for(max_version: object) -> int:

@@ -2,23 +2,32 @@
 #include "_calls.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 
-typedef int (*CurrentContext)(void **context);
-typedef int (*CurrentDevice)(int *device);
-typedef int (*DeviceAttribute)(int *value, int attribute, int device);
+enum { NOT_INITIALIZED = 3, PAGEABLE_MEMORY_ACCESS = 88, RELAXED = 2, MOST_DEVICES = 64 };
+enum { REGISTER_PORTABLE = 1, REGISTER_DEVICEMAP = 2, REGISTER_READ_ONLY = 8 };
 
-enum { NOT_INITIALIZED = 3 };
+/* The functions that are called here. */
+static struct {
+    int (*get_current)(void **context);
+    int (*get_device)(int *device);
+    int (*get_attribute)(int *value, int attribute, int device);
+    int (*exchange_mode)(int *mode);
+    int (*push)(void *context);
+    int (*pop)(void **context);
+    int (*host_register)(void *pointer, size_t nbytes, unsigned flags);
+    int (*get_device_pointer)(unsigned long long *pointer, void *host, unsigned flags);
+} driver;
 
-/* All of them or none: none before the driver is there, and in the child of a fork. */
-static CurrentContext current_context;
-static CurrentDevice current_device;
-static DeviceAttribute device_attribute;
+/* All functions or none: none before the driver is there, and in the child of a fork. */
+static atomic_bool is_known;
+static void *primaries[MOST_DEVICES];
+static atomic_int devices; /* that may have one */
 
 static void forget_driver(void) {
-    current_context = NULL;
-    current_device = NULL;
-    device_attribute = NULL;
+    atomic_store(&is_known, false);
+    atomic_store(&devices, 0);
 }
 
 int prepare_calls(void) {
@@ -27,33 +36,136 @@ int prepare_calls(void) {
 
 PyObject *native_learn_driver(PyObject *module, PyObject *args) {
     (void)module;
-    unsigned long long context, device, attribute;
-    if (!PyArg_ParseTuple(args, "KKK", &context, &device, &attribute)) {
+    unsigned long long at[8];
+    if (!PyArg_ParseTuple(args, "KKKKKKKK", &at[0], &at[1], &at[2], &at[3], &at[4], &at[5], &at[6], &at[7])) {
         return NULL;
     }
-    current_context = (CurrentContext)(uintptr_t)context;
-    current_device = (CurrentDevice)(uintptr_t)device;
-    device_attribute = (DeviceAttribute)(uintptr_t)attribute;
+    driver.get_current = (int (*)(void **))(uintptr_t)at[0];
+    driver.get_device = (int (*)(int *))(uintptr_t)at[1];
+    driver.get_attribute = (int (*)(int *, int, int))(uintptr_t)at[2];
+    driver.exchange_mode = (int (*)(int *))(uintptr_t)at[3];
+    driver.push = (int (*)(void *))(uintptr_t)at[4];
+    driver.pop = (int (*)(void **))(uintptr_t)at[5];
+    driver.host_register = (int (*)(void *, size_t, unsigned))(uintptr_t)at[6];
+    driver.get_device_pointer = (int (*)(unsigned long long *, void *, unsigned))(uintptr_t)at[7];
+    atomic_store(&is_known, true);
     Py_RETURN_NONE;
 }
 
-bool runs_in_context(const void *primary) {
-    void *context = NULL;
-    return primary != NULL && current_context != NULL && current_context(&context) == 0 &&
-           (context == NULL || context == primary);
+PyObject *native_learn_primary(PyObject *module, PyObject *args) {
+    (void)module;
+    int device;
+    unsigned long long context;
+    if (!PyArg_ParseTuple(args, "iK", &device, &context)) {
+        return NULL;
+    }
+    if (device >= 0 && device < MOST_DEVICES) {
+        primaries[device] = (void *)(uintptr_t)context;
+        if (device >= atomic_load(&devices)) {
+            atomic_store(&devices, device + 1);
+        }
+    }
+    Py_RETURN_NONE;
 }
+
+/* The current context; false where it cannot be asked for. */
+static bool find_context(void **context) {
+    *context = NULL;
+    return atomic_load(&is_known) && driver.get_current(context) == 0;
+}
+
+bool runs_in_context(const void *primary) {
+    void *context;
+    return primary != NULL && find_context(&context) && (context == NULL || context == primary);
+}
+
+int find_device(void **primary) {
+    void *context;
+    int known = atomic_load(&devices);
+    if (!find_context(&context)) {
+        return -1;
+    }
+    for (int device = 0; device < known; device++) {
+        if (primaries[device] != NULL && (context == NULL || context == primaries[device])) {
+            *primary = primaries[device];
+            return context == NULL && device != 0 ? -1 : device;
+        }
+    }
+    return -1;
+}
+
+int reads_pageable_memory(int device) {
+    int value = 0, code = NOT_INITIALIZED;
+    if (atomic_load(&is_known)) {
+        Py_BEGIN_ALLOW_THREADS code = driver.get_attribute(&value, PAGEABLE_MEMORY_ACCESS, device);
+        Py_END_ALLOW_THREADS
+    }
+    return code != 0 ? -1 : value == 1;
+}
+
+/* ---- page-locking ---- */
+
+/* Notes what a call gave; whether it succeeded. */
+static bool succeeds(PageLock *wanted, const char *function, int code) {
+    if (code != 0 && wanted->failed == NULL) {
+        wanted->failed = function;
+        wanted->code = code;
+    }
+    return code == 0;
+}
+
+/* Page-locks the memory and asks for its address, in the context that is current. */
+static void lock_and_map(PageLock *wanted) {
+    void *start = (void *)(uintptr_t)wanted->start;
+    unsigned flags = REGISTER_PORTABLE | REGISTER_DEVICEMAP | (wanted->read_only ? REGISTER_READ_ONLY : 0u);
+    wanted->locked =
+        succeeds(wanted, "cuMemHostRegister", driver.host_register(start, (size_t)wanted->nbytes, flags));
+    if (wanted->locked) {
+        wanted->mapped = succeeds(wanted, "cuMemHostGetDevicePointer",
+                                  driver.get_device_pointer(&wanted->device_start, start, 0));
+    }
+}
+
+/* Likewise in the primary context; what cannot be undone is tried once more. */
+static void lock_in_primary(PageLock *wanted) {
+    void *popped;
+    if (!succeeds(wanted, "cuCtxPushCurrent", driver.push(wanted->primary))) {
+        return;
+    }
+    lock_and_map(wanted);
+    if (!succeeds(wanted, "cuCtxPopCurrent", driver.pop(&popped))) {
+        driver.pop(&popped);
+    }
+}
+
+void page_lock(PageLock *wanted) {
+    static const char exchange[] = "cuThreadExchangeStreamCaptureMode";
+    int mode = RELAXED;
+    if (!atomic_load(&is_known)) {
+        succeeds(wanted, "cuInit", NOT_INITIALIZED);
+        return;
+    }
+    if (!succeeds(wanted, exchange, driver.exchange_mode(&mode))) {
+        return;
+    }
+    lock_in_primary(wanted);
+    int before = mode;
+    if (!succeeds(wanted, exchange, driver.exchange_mode(&mode))) {
+        driver.exchange_mode(&before);
+    }
+}
+
+/* ---- questions ---- */
 
 PyObject *native_current_device(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
     void *context = NULL;
     int device = -1, code = NOT_INITIALIZED;
-    CurrentContext find_context = current_context;
-    CurrentDevice find_device = current_device;
-    if (find_context != NULL) {
-        Py_BEGIN_ALLOW_THREADS code = find_context(&context);
+    if (atomic_load(&is_known)) {
+        Py_BEGIN_ALLOW_THREADS code = driver.get_current(&context);
         if (code == 0 && context != NULL) {
-            code = find_device(&device);
+            code = driver.get_device(&device);
             device = code == 0 ? device : -2;
         }
         Py_END_ALLOW_THREADS
@@ -67,9 +179,8 @@ PyObject *native_attribute(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "ii", &number, &device)) {
         return NULL;
     }
-    DeviceAttribute find = device_attribute;
-    if (find != NULL) {
-        Py_BEGIN_ALLOW_THREADS code = find(&value, number, device);
+    if (atomic_load(&is_known)) {
+        Py_BEGIN_ALLOW_THREADS code = driver.get_attribute(&value, number, device);
         Py_END_ALLOW_THREADS
     }
     return Py_BuildValue("(ii)", code, value);
@@ -103,27 +214,4 @@ PyObject *native_record(PyObject *module, PyObject *args) {
         check_and_record((IsCapturing)(uintptr_t)is_capturing, (EventRecord)(uintptr_t)event_record,
                          (void *)(uintptr_t)stream, (void *)(uintptr_t)event, &capturing);
     Py_END_ALLOW_THREADS return Py_BuildValue("(iN)", code, PyBool_FromLong(capturing));
-}
-
-typedef int (*HostRegister)(void *pointer, size_t nbytes, unsigned flags);
-
-PyObject *native_register(PyObject *module, PyObject *args) {
-    (void)module;
-    unsigned long long host_register, pointer, nbytes;
-    unsigned flags;
-    PyObject *results;
-    if (!PyArg_ParseTuple(args, "KKKIO!", &host_register, &pointer, &nbytes, &flags, &PyList_Type,
-                          &results)) {
-        return NULL;
-    }
-    int code;
-    Py_BEGIN_ALLOW_THREADS code =
-        ((HostRegister)(uintptr_t)host_register)((void *)(uintptr_t)pointer, (size_t)nbytes, flags);
-    Py_END_ALLOW_THREADS PyObject *result = Py_BuildValue("(i)", code);
-    if (result == NULL || PyList_Append(results, result) != 0) {
-        Py_XDECREF(result);
-        return NULL;
-    }
-    Py_DECREF(result);
-    Py_RETURN_NONE;
 }

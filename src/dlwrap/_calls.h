@@ -13,8 +13,33 @@ int prepare_calls(void);
  * here. */
 bool runs_in_context(const void *primary);
 
-/* learn_driver(cuCtxGetCurrent, cuCtxGetDevice, cuDeviceGetAttribute): learns their addresses. */
+/* The device whose primary context is the current one, 0 where there is none; -1 where only Python can tell.
+ */
+int find_device(void **primary);
+
+/* Whether a device reads pageable memory: 0 or 1; -1 where only Python can tell. Lets other threads run. */
+int reads_pageable_memory(int device);
+
+/* Memory to be page-locked for every context, and what came of it. */
+typedef struct PageLock {
+    unsigned long long start, nbytes;
+    bool read_only;
+    void *primary; /* in which context the device's address is asked for */
+    bool locked, mapped;
+    unsigned long long device_start;
+    const char *failed; /* the function that failed first, if one did */
+    int code;
+} PageLock;
+
+/* Page-locks memory without breaking captures of other threads, and leaves the caller's context as it was;
+ * may take seconds. */
+void page_lock(PageLock *wanted);
+
+/* learn_driver(addresses): learns where the functions are, in the order of dlwrap._driver. */
 PyObject *native_learn_driver(PyObject *module, PyObject *args);
+
+/* learn_primary(device, context): learns a device's primary context. */
+PyObject *native_learn_primary(PyObject *module, PyObject *args);
 
 /* current_device(): (CUresult, ordinal of the current context's device); -1 without a context, -2 where
  * cuCtxGetDevice gave that CUresult. */
@@ -25,9 +50,5 @@ PyObject *native_attribute(PyObject *module, PyObject *args);
 
 /* record(is_capturing, event_record, stream, event): (CUresult, whether the stream captures), in one step. */
 PyObject *native_record(PyObject *module, PyObject *args);
-
-/* register(host_register, pointer, nbytes, flags, results): appends (CUresult,) before Python can raise
- * anything. */
-PyObject *native_register(PyObject *module, PyObject *args);
 
 #endif

@@ -35,9 +35,20 @@ NO_DRIVER = -1
 
 _PAGEABLE_MEMORY_ACCESS = 88  # CUdevice_attribute
 
+# In the order in which _calls.c learns them.
+_CALLED_IN_C = (
+    "cuCtxGetCurrent",
+    "cuCtxGetDevice",
+    "cuDeviceGetAttribute",
+    "cuThreadExchangeStreamCaptureMode",
+    "cuCtxPushCurrent",
+    "cuCtxPopCurrent",
+    "cuMemHostRegister",
+    "cuMemHostGetDevicePointer",
+)
+
 _REGISTER_PORTABLE = 1
 _REGISTER_DEVICEMAP = 2
-_REGISTER_READ_ONLY = 8
 _EVENT_DISABLE_TIMING = 2
 _STREAM_BLOCKING = 0
 
@@ -62,8 +73,7 @@ def _initialise() -> Any:
     except ImportError as error:
         raise CudaError(NO_DRIVER, "NO_BINDINGS", f"cuda-bindings cannot be imported: {error}", "import") from error
     _check("cuInit", _invoke(driver, "cuInit", (0,)), driver)
-    quick = ("cuCtxGetCurrent", "cuCtxGetDevice", "cuDeviceGetAttribute")
-    _native.learn_driver(*(_find_function(driver, name) for name in quick))
+    _native.learn_driver(*(_find_function(driver, name) for name in _CALLED_IN_C))
     return driver
 
 
@@ -213,7 +223,9 @@ def current_device() -> int | None:
 @functools.cache
 def _primary(device: int) -> Any:
     """Retain the device's primary context, to the end of the process."""
-    return _call("cuDevicePrimaryCtxRetain", device)
+    context = _call("cuDevicePrimaryCtxRetain", device)
+    _native.learn_primary(device, int(context))
+    return context
 
 
 @functools.cache
@@ -284,15 +296,21 @@ def relax_thread() -> None:
 # ---- page-locking ----
 
 
-def register(pointer: int, nbytes: int, *, read_only: bool = False, results: list[Any] | None = None) -> None:
-    """Page-lock memory for every context (cuMemHostRegister); `succeeded` tells from ``results`` whether it is."""
-    flags = _REGISTER_PORTABLE | _REGISTER_DEVICEMAP | (_REGISTER_READ_ONLY if read_only else 0)
-    results = [] if results is None else results
-    # Noted in C: by the time that the bindings give the result to Python, an interrupt may have taken its place.
-    _native.register(_address("cuMemHostRegister"), pointer, nbytes, flags, results)
-    code = results[-1][0]
-    if code != 0:
-        raise _failure(code, "cuMemHostRegister")
+def register(pointer: int, nbytes: int) -> None:
+    """Page-lock memory for every context (cuMemHostRegister)."""
+    _call("cuMemHostRegister", pointer, nbytes, _REGISTER_PORTABLE | _REGISTER_DEVICEMAP)
+
+
+def page_lock(table: _native.Registrations, made: _native.Registration) -> None:
+    """Register what was claimed in a table, and find its address on its device, whatever captures there are.
+
+    In one native call, so that no interrupt can come between. The range is live if it is registered, also where
+    something else failed.
+    """
+    failed = table.page_lock(made, primary_handle(made.device))
+    if failed is not None:
+        function, code = failed
+        raise _failure(code, function)
 
 
 def unregister(pointer: int) -> None:

@@ -81,14 +81,9 @@ _SUB_BYTE = ("NumPy keeps one element in a byte, GPU frameworks pack several", "
 _UNKNOWN = ("DLPack has no type for it", "a.view(numpy.uint8), or a.astype(numpy.float32)")
 
 
-# By the identity of NumPy's own dtype objects, of which there is one for each type.
-_PLAIN = {id(dtype): (dtype, _NUMPY[dtype.type]) for dtype in map(np.dtype, _NUMPY)}
-
-
-def plain_dtype(dtype: np.dtype[Any]) -> DType | None:
-    """Give the DLPack type of one of NumPy's own dtype objects; None for any other."""
-    found = _PLAIN.get(id(dtype))
-    return None if found is None else found[1]
+def plain_dtypes() -> tuple[tuple[np.dtype[Any], DType], ...]:
+    """Give NumPy's own dtype objects, of which there is one for each type, with their DLPack types."""
+    return tuple((np.dtype(scalar), name) for scalar, name in _NUMPY.items())
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:

@@ -253,52 +253,57 @@ static Lease *make_lease(const Layout *layout) {
     return lease;
 }
 
-/* Makes an exporter that has nothing yet to release. */
-static Exporter *make_exporter(PyObject *type) {
-    if (!PyType_Check(type) || !PyType_IsSubtype((PyTypeObject *)type, exporter_type)) {
-        PyErr_SetString(PyExc_TypeError, "lend needs a type of exporters");
+Exporter *make_exporter(PyTypeObject *type, const Layout *layout) {
+    Exporter *self = (Exporter *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (self == NULL) {
         return NULL;
     }
-    allocfunc allocate = (allocfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_alloc);
-    Exporter *self = (Exporter *)allocate((PyTypeObject *)type, 0);
-    if (self != NULL) {
-        atomic_init(&self->closed, true);
+    atomic_init(&self->closed, true);
+    self->lease = make_lease(layout);
+    if (self->lease == NULL) {
+        Py_CLEAR(self);
     }
     return self;
 }
 
+void lend(Exporter *self, Layout *layout, Loan *loan, const Terms *terms) {
+    Lease *lease = self->lease;
+    lease->device_data = (void *)(uintptr_t)terms->device_pointer;
+    lease->device_id = loan->device;
+    lease->read_only = terms->read_only;
+    Py_INCREF(loan); /* until the lifetime manager has it */
+    lease->loan = loan;
+    self->primary = terms->primary;
+    self->pageable = terms->pageable;
+    Py_INCREF(layout);
+    self->layout = layout;
+    Py_INCREF(loan);
+    self->loan = loan;
+    atomic_store(&self->closed, false);
+}
+
 PyObject *native_lend(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     (void)module;
-    if (nargs != 7 || !is_layout(args[1])) {
-        PyErr_SetString(PyExc_TypeError,
-                        "lend takes a type, a layout, key, device pointer, device, readonly, context");
+    if (nargs != 7 || !PyType_Check(args[0]) || !PyType_IsSubtype((PyTypeObject *)args[0], exporter_type) ||
+        !is_layout(args[1])) {
+        PyErr_SetString(
+            PyExc_TypeError,
+            "lend takes a type of exporters, a layout, loan, device pointer, readonly, context, pageable");
         return NULL;
     }
-    uint64_t key, device_pointer, primary;
-    int64_t device;
-    int readonly;
-    if (!read_address(args[2], &key) || !read_address(args[3], &device_pointer) ||
-        !read_number(args[4], INT32_MAX, &device) || (readonly = PyObject_IsTrue(args[5])) < 0 ||
-        !read_address(args[6], &primary)) {
+    Loan *loan = as_loan(args[2]);
+    uint64_t device_pointer, primary;
+    int read_only, pageable;
+    if (loan == NULL || !read_address(args[3], &device_pointer) ||
+        (read_only = PyObject_IsTrue(args[4])) < 0 || !read_address(args[5], &primary) ||
+        (pageable = PyObject_IsTrue(args[6])) < 0) {
         return NULL;
     }
-    Exporter *self = make_exporter(args[0]);
-    if (self == NULL) {
-        return NULL;
+    Exporter *self = make_exporter((PyTypeObject *)args[0], (Layout *)args[1]);
+    if (self != NULL) {
+        Terms terms = {device_pointer, (void *)(uintptr_t)primary, read_only != 0, pageable != 0};
+        lend(self, (Layout *)args[1], loan, &terms);
     }
-    Lease *lease = self->lease = make_lease((Layout *)args[1]);
-    if (lease == NULL) {
-        Py_DECREF(self);
-        return NULL;
-    }
-    lease->key = key;
-    lease->device_data = (void *)(uintptr_t)device_pointer;
-    lease->device_id = (int32_t)device;
-    lease->read_only = readonly;
-    self->primary = (void *)(uintptr_t)primary;
-    Py_INCREF(args[1]);
-    self->layout = (Layout *)args[1];
-    atomic_store(&self->closed, false);
     return (PyObject *)self;
 }
 
@@ -315,6 +320,7 @@ static PyObject *exporter_new(PyTypeObject *type, PyObject *args, PyObject *keyw
 static int exporter_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(((Exporter *)object)->layout);
+    Py_VISIT(((Exporter *)object)->loan);
     return 0;
 }
 
@@ -330,11 +336,14 @@ static void exporter_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     exporter_clear(object);
-    if (self->lease != NULL) {
+    if (self->loan != NULL) {
         if (!atomic_load(&self->closed)) {
             drop_hold(self->lease);
         }
         drop_memory(self->lease);
+        Py_DECREF(self->loan);
+    } else if (self->lease != NULL) {
+        discard_lease(self->lease);
     }
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
@@ -449,6 +458,18 @@ static PyObject *exporter_layout(PyObject *object, void *unused) {
     return Py_BuildValue("O", layout == NULL ? Py_None : layout);
 }
 
+/* _lease: what the lifetime manager notes of it. */
+static PyObject *exporter_loan(PyObject *object, void *unused) {
+    (void)unused;
+    return Py_BuildValue("O", (PyObject *)((Exporter *)object)->loan);
+}
+
+/* memory: the memory kind. */
+static PyObject *exporter_memory(PyObject *object, void *unused) {
+    (void)unused;
+    return PyUnicode_InternFromString(((Exporter *)object)->pageable ? "pageable" : "pinned");
+}
+
 /* closed: whether the wrapper's hold was given up. */
 static PyObject *exporter_closed(PyObject *object, void *unused) {
     (void)unused;
@@ -505,6 +526,8 @@ static PyGetSetDef exporter_attributes[] = {
      "instead.",
      NULL},
     {"_layout", exporter_layout, NULL, "What the array looks like; None once it is closed.", NULL},
+    {"_lease", exporter_loan, NULL, "What the lifetime manager notes of it.", NULL},
+    {"memory", exporter_memory, NULL, "The memory kind, \"pinned\" or \"pageable\".", NULL},
     {"closed", exporter_closed, NULL, "Whether `close` gave the array up.", NULL},
     {"device", exporter_device, NULL, "Ordinal of the CUDA device.", NULL},
     {"readonly", exporter_readonly, NULL, "Whether consumers are told not to write.", NULL},

@@ -6,16 +6,32 @@
 
 #include "_layout.h"
 #include "_lease.h"
+#include "_loan.h"
 
 typedef struct Exporter {
     PyObject_HEAD Lease *lease;
+    Loan *loan;     /* NULL before it is lent */
     void *primary;  /* the device's primary context */
     Layout *layout; /* NULL once it is closed */
+    bool pageable;
     atomic_bool closed;
 } Exporter;
 
+/* How memory is lent out. */
+typedef struct Terms {
+    unsigned long long device_pointer;
+    void *primary; /* the device's primary context */
+    bool read_only, pageable;
+} Terms;
+
 /* Makes the type, once. */
 PyObject *make_exporter_type(void);
+
+/* Makes an exporter of memory that looks like this, which is not lent yet. */
+Exporter *make_exporter(PyTypeObject *type, const Layout *layout);
+
+/* Lends the memory: the exporter is the first holder. Cannot fail. */
+void lend(Exporter *self, Layout *layout, Loan *loan, const Terms *terms);
 
 /* Gives an object as an exporter; NULL with TypeError if it is none. */
 Exporter *as_exporter(PyObject *object);
@@ -26,7 +42,7 @@ bool is_ready(const Exporter *self);
 /* Adds a holder; false with BufferError if the lease is closed. */
 bool hold_again(Exporter *self);
 
-/* lend(type, layout, key, device_pointer, device, readonly, primary): the first holder of a lease. */
+/* lend(type, layout, loan, device_pointer, readonly, primary, pageable): the first holder of a lease. */
 PyObject *native_lend(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 /* make_capsule(exporter, minor, on_host, copied): versioned 1.min(minor, ours), legacy where minor is -1. */

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from dlwrap import _graphs, _streams
-from dlwrap._buffer import HostWrappedBuffer, lease_of, note_use
-from dlwrap._lifetime import manager
+from dlwrap._buffer import HostWrappedBuffer, note_use
+from dlwrap._lifetime import lease_of, manager
 
 if TYPE_CHECKING:
     from dlwrap._buffer import CudaStream
@@ -75,8 +75,9 @@ def _find_capture(stream: object, device: int) -> Capture:
 
 def _give_to_capture(capture: Capture, buffers: tuple[HostWrappedBuffer, ...]) -> None:
     with ExitStack() as undo:
-        for lease, exporter in map(lease_of, buffers):
-            user_object = _graphs.give_to_capture(capture, lease, exporter)
+        for buffer in buffers:
+            lease = lease_of(buffer)
+            user_object = _graphs.give_to_capture(capture, lease, buffer)
             if user_object is not None:
                 undo.callback(_graphs.take_from_graph, capture.graph, user_object)
                 undo.callback(lease.forget_capture, capture.id)
@@ -85,10 +86,10 @@ def _give_to_capture(capture: Capture, buffers: tuple[HostWrappedBuffer, ...]) -
 
 def _give_to_graph(graph: int, buffers: tuple[HostWrappedBuffer, ...]) -> None:
     with ExitStack() as undo:
-        for lease, exporter in map(lease_of, buffers):
-            undo.callback(_graphs.take_from_graph, graph, _graphs.give_to_graph(graph, exporter))
+        for buffer in buffers:
+            undo.callback(_graphs.take_from_graph, graph, _graphs.give_to_graph(graph, buffer))
             # An executable that was made before owns nothing: where it dies with its graph, its last launch may run.
-            note_use(exporter, lease, None)
+            note_use(buffer, None)
         undo.pop_all()
 
 

@@ -24,6 +24,15 @@ static PyTypeObject *ndarray; /* once its fields are known */
 static PyTypeObject *layout_base;
 static PyTypeObject *layout_type; /* of the layouts that are made here */
 
+enum { MOST_DTYPES = 32 };
+
+/* NumPy's dtype objects, what DLPack calls them, and their bytes. */
+static struct {
+    PyObject *dtype, *name;
+    Py_ssize_t itemsize;
+} dtypes[MOST_DTYPES];
+static int dtypes_known;
+
 /* The bytes that an array reaches, from the lowest to behind the highest element. */
 typedef struct Reach {
     unsigned long long start, stop;
@@ -41,13 +50,32 @@ static bool holds(PyObject *tuple, const Py_ssize_t *numbers, int count) {
     return PyTuple_Size(tuple) == count;
 }
 
+/* Learns pairs of dtype and (code, bits, lanes), which live as long as the process. */
+static bool learn_dtypes(PyObject *pairs) {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(pairs) && dtypes_known < MOST_DTYPES; i++) {
+        PyObject *dtype, *name;
+        int code, bits, lanes;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(pairs, i), "OO!", &dtype, &PyTuple_Type, &name) ||
+            !PyArg_ParseTuple(name, "iii", &code, &bits, &lanes)) {
+            return false;
+        }
+        Py_INCREF(dtype);
+        Py_INCREF(name);
+        dtypes[dtypes_known].dtype = dtype;
+        dtypes[dtypes_known].name = name;
+        dtypes[dtypes_known].itemsize = bits / 8;
+        dtypes_known++;
+    }
+    return true;
+}
+
 PyObject *native_learn_arrays(PyObject *module, PyObject *args) {
     (void)module;
-    PyObject *type, *object, *shape, *strides, *base, *dtype;
+    PyObject *type, *object, *shape, *strides, *base, *dtype, *names;
     unsigned long long pointer;
     int flags;
-    if (!PyArg_ParseTuple(args, "O!OKO!O!OOi", &PyType_Type, &type, &object, &pointer, &PyTuple_Type, &shape,
-                          &PyTuple_Type, &strides, &base, &dtype, &flags)) {
+    if (!PyArg_ParseTuple(args, "O!OKO!O!OOiO!", &PyType_Type, &type, &object, &pointer, &PyTuple_Type,
+                          &shape, &PyTuple_Type, &strides, &base, &dtype, &flags, &PyTuple_Type, &names)) {
         return NULL;
     }
     const Array *array = (const Array *)object;
@@ -60,6 +88,9 @@ PyObject *native_learn_arrays(PyObject *module, PyObject *args) {
         return NULL;
     }
     if (known && ndarray == NULL && PyType_IsSubtype((PyTypeObject *)type, layout_base)) {
+        if (!learn_dtypes(names)) {
+            return NULL;
+        }
         ndarray = Py_TYPE(object);
         layout_type = (PyTypeObject *)type;
         Py_INCREF((PyObject *)ndarray);
@@ -164,24 +195,26 @@ static bool find_bytes(const Array *array, const Array *owner, Py_ssize_t itemsi
     return true;
 }
 
-PyObject *native_read_array(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
-    (void)module;
-    if (nargs != 2 || !PyTuple_Check(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "read_array takes an array and its DType");
+/* Which of the dtypes an array has; -1 for any other. */
+static int find_dtype(const Array *array) {
+    int at = dtypes_known - 1;
+    while (at >= 0 && dtypes[at].dtype != array->dtype) {
+        at--;
+    }
+    return at;
+}
+
+Layout *read_array(PyObject *object) {
+    const Array *array = (const Array *)object;
+    int dtype = ndarray == NULL || Py_TYPE(object) != ndarray ? -1 : find_dtype(array);
+    if (dtype < 0) {
         return NULL;
     }
-    PyObject *bits = PyTuple_GetItem(args[1], 1);
-    Py_ssize_t itemsize = bits == NULL ? -1 : PyLong_AsSsize_t(bits) / 8;
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    if (ndarray == NULL || Py_TYPE(args[0]) != ndarray || itemsize <= 0) {
-        Py_RETURN_NONE;
-    }
-    const Array *array = (const Array *)args[0], *owner = find_heap_owner(array);
+    const Array *owner = find_heap_owner(array);
+    Py_ssize_t itemsize = dtypes[dtype].itemsize;
     Reach reach, owned;
     if (!find_bytes(array, owner, itemsize, &reach, &owned)) {
-        Py_RETURN_NONE;
+        return NULL;
     }
     Layout *layout = (Layout *)((allocfunc)PyType_GetSlot(layout_type, Py_tp_alloc))(layout_type, 0);
     if (layout == NULL) {
@@ -193,14 +226,14 @@ PyObject *native_read_array(PyObject *module, PyObject *const *args, Py_ssize_t 
         Py_DECREF(layout);
         return NULL;
     }
-    PyObject *kept[] = {args[0], (PyObject *)owner, args[0], args[1]};
+    PyObject *kept[] = {object, (PyObject *)owner, object, dtypes[dtype].name};
     for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++) {
         Py_INCREF(kept[i]);
     }
-    layout->array = args[0];
-    layout->owner = (PyObject *)owner;
-    layout->hold = args[0];
-    layout->dtype = args[1];
+    layout->array = kept[0];
+    layout->owner = kept[1];
+    layout->hold = kept[2];
+    layout->dtype = kept[3];
     layout->pointer = reach.start;
     layout->stop = reach.stop;
     layout->owner_start = owned.start;
@@ -213,7 +246,13 @@ PyObject *native_read_array(PyObject *module, PyObject *const *args, Py_ssize_t 
     layout->owner_nbytes = layout->owner_elements * itemsize;
     layout->readonly = (array->flags & WRITEABLE) == 0;
     layout->writable_memory = true;
-    return (PyObject *)layout;
+    return layout;
+}
+
+PyObject *native_read_array(PyObject *module, PyObject *object) {
+    (void)module;
+    PyObject *layout = (PyObject *)read_array(object);
+    return layout != NULL || PyErr_Occurred() ? layout : Py_BuildValue("");
 }
 
 /* ---- the type ---- */

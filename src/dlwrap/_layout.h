@@ -33,11 +33,16 @@ bool is_layout(PyObject *object);
  */
 bool is_in_place(const Layout *layout);
 
-/* learn_arrays(type, array, pointer, shape, strides, base, dtype, flags): compares the fields of an array
- * with what NumPy says; from then on `read_array` gives layouts of this type. */
+/* Gives the layout of a common array, or NULL: with an exception, or without where that needs a closer look.
+ */
+Layout *read_array(PyObject *object);
+
+/* learn_arrays(type, array, pointer, shape, strides, base, dtype, flags, dtypes): compares the fields of an
+ * array with what NumPy says; from then on `read_array` gives layouts of this type, for arrays whose dtype is
+ * one of those in the pairs of dtype and DType. */
 PyObject *native_learn_arrays(PyObject *module, PyObject *args);
 
-/* read_array(array, dtype): the layout, or None where that needs a closer look. */
-PyObject *native_read_array(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+/* read_array(array): the layout, or None where that needs a closer look. */
+PyObject *native_read_array(PyObject *module, PyObject *object);
 
 #endif

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dlwrap import _native
-from dlwrap._dtypes import DType, dlpack_type, plain_dtype
+from dlwrap._dtypes import DType, dlpack_type, plain_dtypes
 from dlwrap._owner import EMPTY, Span, address, extent, find_owner
 
 if TYPE_CHECKING:
@@ -84,12 +84,8 @@ def describe(obj: object) -> HostLayout:
     ValueError
         The object's memory was given back already.
     """
-    if type(obj) is np.ndarray:
-        dtype = plain_dtype(obj.dtype)
-        layout: HostLayout | None = None if dtype is None else _native.read_array(obj, dtype)
-        if layout is not None:
-            return layout
-    return _look_closely(obj)
+    layout: HostLayout | None = _native.read_array(obj)
+    return _look_closely(obj) if layout is None else layout
 
 
 def _look_closely(obj: object) -> HostLayout:
@@ -161,6 +157,7 @@ _native.learn_arrays(
     _probe.base,
     _probe.dtype,
     _probe.flags.num,
+    plain_dtypes(),
 )
 
 

@@ -10,6 +10,7 @@
 
 atomic_llong live_graphs;
 
+static atomic_llong leases_made;
 static atomic_llong exports_begun; /* changed with the lock only */
 static atomic_llong exports_ended;
 static _Atomic(Lease *) released;
@@ -80,6 +81,7 @@ Lease *new_lease(int32_t ndim) {
     size_t room = (size_t)(ndim > 0 ? ndim : 1);
     Lease *lease = calloc(1, sizeof(Lease) + 2 * room * sizeof(int64_t));
     if (lease != NULL) {
+        atomic_fetch_add(&leases_made, 1);
         atomic_init(&lease->holders, 1);
         atomic_init(&lease->references, 2);
         lease->ndim = ndim;
@@ -89,7 +91,12 @@ Lease *new_lease(int32_t ndim) {
 }
 
 void discard_lease(Lease *lease) {
+    atomic_fetch_sub(&leases_made, 1);
     free(lease);
+}
+
+long long count_leases(void) {
+    return atomic_load(&leases_made);
 }
 
 bool add_hold(Lease *lease) {

@@ -3,7 +3,7 @@
  * `take_export` are for those that lend.
  *
  * A lease counts its holders: the wrapper, every live export, and captured graphs. The last one to go pushes
- * the lease on the released list; Python's lifetime manager takes the keys from there.
+ * the lease on the released list; Python's lifetime manager takes them from there.
  */
 #ifndef DLWRAP_LEASE_H
 #define DLWRAP_LEASE_H
@@ -24,7 +24,7 @@ typedef struct Lease {
     atomic_int references; /* to this memory: the Exporter's, and the released list's */
     atomic_int uses;       /* bits of what is known of the streams */
     struct Lease *next;
-    uint64_t key;
+    void *loan; /* Python's notes: the lifetime manager's, who gets them with the lease */
     void *device_data;
     void *host_data;
     int32_t device_id;
@@ -48,6 +48,9 @@ typedef struct Export {
 } Export;
 
 extern atomic_llong live_graphs;
+
+/* Counts the leases that were ever made. */
+long long count_leases(void);
 
 /* Counts the live exports of all leases. */
 long long count_live_exports(void);

@@ -7,7 +7,6 @@ done; the `Sweeper`'s thread makes the calls that block. Nothing here runs on a 
 from __future__ import annotations
 
 import atexit
-import itertools
 import math
 import os
 import threading
@@ -29,14 +28,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from queue import SimpleQueue
 
-    from dlwrap._registration import Registration
     from dlwrap._streams import TrackedStream
 
 _EXIT_SECONDS = 0.5  # how long the end of the program may wait for each thread
 _CAPTURES_REMEMBERED = 16  # of each lease; captures that are open at a time are fewer
 
 # What the native part notes of the streams that use the memory; see _lease.h.
-USED_ON_LEGACY, USED_ANYWHERE, USED_AS_NOTED = 1, 2, 4
+USED_ON_LEGACY, USED_ANYWHERE, USED_AS_NOTED = _native.USED_ON_LEGACY, _native.USED_ANYWHERE, _native.USED_AS_NOTED
 
 _INSIDE = "in a finaliser that a collection runs inside dlwrap"
 _WHY_KEPT = "because it cannot be proved that the GPU is done with it"
@@ -87,10 +85,7 @@ class Completion:
                 raise DLWrapError(f"{what}: {consequence}") from self._failure
 
 
-_next_key = itertools.count(1).__next__
-
-
-class Lease:
+class Lease(_native.Loan):
     """Memory that is lent out until its last holder is gone and the GPU is done.
 
     Attributes
@@ -111,22 +106,9 @@ class Lease:
         Reported when everything is given back; there once somebody closes.
     when_released : tuple of callable
         Told what came of the release.
-    key : int
-        Its name in the native part.
     """
 
-    __slots__ = ("captures", "closed", "device", "device_wide", "hold", "key", "pin", "streams", "when_released")
-
-    def __init__(self, device: int, hold: object, *, device_wide: bool = False) -> None:
-        self.device = device
-        self.hold = hold
-        self.pin: Registration | None = None
-        self.device_wide = device_wide
-        self.streams: dict[int, TrackedStream] = {}
-        self.captures: tuple[int, ...] = ()
-        self.closed: Completion | None = None
-        self.when_released: tuple[Callable[[Exception | None], None], ...] = ()
-        self.key = _next_key()
+    __slots__ = ()
 
     def device_pointer(self, pointer: int) -> int:
         """Give the device's address of a host address inside."""
@@ -164,6 +146,12 @@ class Lease:
         return Wait(self.device, tuple(self.streams.values()), self.device_wide, finish, urgent)
 
 
+def lease_of(exporter: _native.Exporter) -> Lease:
+    """Give what stands behind an exporter."""
+    lease: Lease = exporter._lease  # noqa: SLF001 -- hidden from users only
+    return lease
+
+
 class LifetimeManager:
     """Takes leases back, one process-wide instance; see the module."""
 
@@ -178,8 +166,9 @@ class LifetimeManager:
         self._sweeper = Sweeper(self.pins, self._report_part)
         self._events = EventWaits(self._sweeper.submit, self._make_stream)
         self._bodies = {"dlwrap-sweeper": self._sweeper.run, "dlwrap-lifetime": self._run}
-        self._leases: dict[int, Lease] = {}
-        self._pending: dict[int, tuple[Lease, Wait]] = {}
+        self._leases_before = _native.leases()  # those of the process that this one was forked from
+        self._taken_back = 0
+        self._pending: dict[Lease, Wait] = {}
         self._requests: deque[Callable[[], None]] = deque()
         # Reentrant: a collection inside may run a finaliser that wraps or closes.
         self._lock = threading.RLock()
@@ -270,16 +259,7 @@ class LifetimeManager:
         if is_needed:
             body()
 
-    def lend(self, lease: Lease) -> None:
-        """Take a lease into the books, where the native part will name it by its key."""
-        self._leases[lease.key] = lease
-
-    def take_back(self, lease: Lease) -> None:
-        """Strike out a lease that never got a holder, however far its making came."""
-        self._leases.pop(lease.key, None)
-        self.pins.release(lease)
-
-    def close(self, lease: Lease, exporter: _native.Exporter, timeout: float | None) -> None:
+    def close(self, exporter: _native.Exporter, timeout: float | None) -> None:
         """Give up the wrapper's hold, and wait until everything is given back.
 
         Raises
@@ -295,13 +275,14 @@ class LifetimeManager:
         if not self.is_usable:
             _native.give_up(exporter)
             return
+        lease = lease_of(exporter)
         with self._lock:
             closed = lease.closed = lease.closed or Completion(self._completions)
         if holders := _native.give_up(exporter):
             raise BufferError(_explain_holders(holders, _native.graphs_of(exporter)))
         closed.wait(timeout, "close()")
 
-    def synchronize(self, lease: Lease, exporter: _native.Exporter) -> None:
+    def synchronize(self, exporter: _native.Exporter) -> None:
         """Wait for the work noted on a lease.
 
         Raises
@@ -311,6 +292,7 @@ class LifetimeManager:
         DLWrapError
             As `Completion.wait`.
         """
+        lease = lease_of(exporter)
         lease.note_uses(_native.uses_of(exporter))
         if not self.is_usable or not lease.was_used:
             return
@@ -354,7 +336,7 @@ class LifetimeManager:
 
     def count_live(self) -> int:
         """Count the leases with holders."""
-        return len(self._leases)
+        return max(0, _native.leases() - self._leases_before - self._taken_back)
 
     def count_pending(self) -> int:
         """Count the leases that wait for the GPU."""
@@ -398,35 +380,37 @@ class LifetimeManager:
 
     def _take_released(self, seconds: float) -> None:
         """Begin the release of every lease whose last holder went, within so many seconds."""
-        batches: dict[object, tuple[list[int], Wait]] = {}
-        for key, uses in _native.wait(seconds):
-            guard(self._begin_release, key, uses, batches)
+        batches: dict[object, tuple[list[Lease], Wait]] = {}
+        for lease, uses in _native.wait(seconds):
+            guard(self._begin_release, lease, uses, batches)
         for _, wait in batches.values():
             guard(self._events.add, wait)
 
-    def _begin_release(self, key: int, uses: int, batches: dict[object, tuple[list[int], Wait]]) -> None:
+    def _begin_release(self, lease: Lease, uses: int, batches: dict[object, tuple[list[Lease], Wait]]) -> None:
         """Have the lease wait together with those that wait for the same."""
-        lease = self._leases.get(key)
-        if lease is None:
-            return  # taken back: the wrap was interrupted just when its holder was there
-        lease.note_uses(uses)
-        urgent = lease.closed is not None
-        same = (lease.device, lease.device_wide, urgent, *lease.streams)
-        batch = batches.get(same)
-        if batch is None:
-            keys: list[int] = []
-            batch = batches[same] = (keys, lease.wait(partial(self._end_releases, keys), urgent=urgent))
-        self._pending[key] = (lease, batch[1])
-        batch[0].append(key)
-        del self._leases[key]
+        try:
+            lease.note_uses(uses)
+            urgent = lease.closed is not None
+            same = (lease.device, lease.device_wide, urgent, *lease.streams)
+            batch = batches.get(same)
+            if batch is None:
+                leases: list[Lease] = []
+                batch = batches[same] = (leases, lease.wait(partial(self._end_releases, leases), urgent=urgent))
+            self._pending[lease] = batch[1]
+            batch[0].append(lease)
+        except BaseException:
+            _native.leak(lease)
+            raise
+        finally:
+            self._taken_back += 1
 
-    def _end_releases(self, keys: list[int], failure: Exception | None) -> None:
-        for key in keys:
-            guard(self._finish_release, key, failure)
+    def _end_releases(self, leases: list[Lease], failure: Exception | None) -> None:
+        for lease in leases:
+            guard(self._finish_release, lease, failure)
 
-    def _finish_release(self, key: int, failure: Exception | None) -> None:
+    def _finish_release(self, lease: Lease, failure: Exception | None) -> None:
         """Unregister and drop, or keep for ever."""
-        lease, _ = self._pending.pop(key)
+        del self._pending[lease]
         reports, closed = lease.when_released, lease.closed
         if failure is not None:
             _native.leak(lease)
@@ -443,7 +427,7 @@ class LifetimeManager:
     def _hurry(self, released: Completion) -> None:
         """Report to ``released`` once for every lease pending now, and once for this."""
         self._take_released(0)
-        for lease, wait in self._pending.values():
+        for lease, wait in self._pending.items():
             wait.urgent = True
             released.expect(1)
             lease.when_released += (released.report,)
@@ -457,6 +441,7 @@ class LifetimeManager:
         if not self.is_usable:
             return
         self.refusal = "any more: the interpreter is exiting"
+        _native.stop_wraps()
         self._stopping = True
         if not self.threads:
             return

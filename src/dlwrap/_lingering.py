@@ -25,6 +25,8 @@ _ALONG = 0.5
 class Lingering:
     """Registrations without a user, the longest unused first; each is in here once.
 
+    One that is used again may stay in here until somebody looks: wraps come without a call of this.
+
     Attributes
     ----------
     seconds : float
@@ -38,22 +40,22 @@ class Lingering:
         self.limit: float = LINGER_BYTES
         self._staying: dict[int, Registration] = {}
         self._flushed: dict[int, Registration] = {}
-        self._at_most = 0  # bytes that stay; an interrupt may leave it too high, and then they are counted
+        self._at_most = 0  # bytes that stay; where it is too much, they are counted
 
     def __len__(self) -> int:
-        return len(self._staying) + len(self._flushed)
+        return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[Registration]:
-        yield from self._staying.values()
-        yield from self._flushed.values()
+        return (found for found in [*self._staying.values(), *self._flushed.values()] if not found.users)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all; may be asked without the lock."""
-        return sum(found.nbytes for found in [*self._staying.values(), *self._flushed.values()])
+        return sum(found.nbytes for found in self)
 
     def add(self, registration: Registration) -> None:
         """Let one stay, or, if it is to be flushed, go at once."""
+        self.discard(registration)
         if registration.flush:
             self._flushed[registration.start] = registration
         else:
@@ -76,13 +78,18 @@ class Lingering:
 
     def find_due(self, now: float) -> tuple[list[Registration], float]:
         """Give those that have to go, which stay in, and the seconds until the next will have to."""
-        due, pause = list(self._flushed.values()), math.inf
+        due, pause = [found for found in self._flushed.values() if not found.users], math.inf
         if self._at_most > self.limit:
+            self._staying = {start: found for start, found in self._staying.items() if not found.users}
             self._at_most = sum(found.nbytes for found in self._staying.values())
         excess = self._at_most - self.limit
         share = 1.0
+        used = []
         for found in self._staying.values():
             if found.start in self._flushed:
+                continue
+            if found.users:
+                used.append(found)
                 continue
             unused = now - found.idle_since
             if excess <= 0 and unused < share * self.seconds:
@@ -91,4 +98,6 @@ class Lingering:
             share = _ALONG if unused >= self.seconds else share
             excess -= found.nbytes
             due.append(found)
+        for found in used:
+            self.discard(found)
         return due, pause

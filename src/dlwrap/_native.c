@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdbool.h>
 
 #include "_calls.h"
@@ -10,31 +11,37 @@
 #include "_exporter.h"
 #include "_layout.h"
 #include "_lease.h"
+#include "_loan.h"
+#include "_registration.h"
+#include "_wrap.h"
 
 enum { LONGEST_WAIT = 1000000000 }; /* seconds */
 
-/* Turns the released leases into a list of (key, uses). */
+/* Turns the released leases into a list of (loan, uses). */
 static PyObject *collect_released(void) {
-    PyObject *keys = PyList_New(0);
-    if (keys == NULL) {
+    PyObject *loans = PyList_New(0);
+    if (loans == NULL) {
         return NULL;
     }
     Lease *taken = take_released();
     for (Lease *lease = taken; lease != NULL; lease = lease->next) {
-        PyObject *key = Py_BuildValue("(Ki)", (unsigned long long)lease->key, atomic_load(&lease->uses));
-        if (key == NULL || PyList_Append(keys, key) != 0) {
-            Py_XDECREF(key);
-            Py_DECREF(keys);
+        PyObject *loan = Py_BuildValue("(Oi)", (PyObject *)lease->loan, atomic_load(&lease->uses));
+        if (loan == NULL || PyList_Append(loans, loan) != 0) {
+            Py_XDECREF(loan);
+            Py_DECREF(loans);
             put_back(taken); /* out of memory: for the next call */
             return NULL;
         }
-        Py_DECREF(key);
+        Py_DECREF(loan);
+    }
+    for (Lease *lease = taken; lease != NULL; lease = lease->next) {
+        Py_DECREF((PyObject *)lease->loan); /* the list keeps it */
     }
     forget(taken);
-    return keys;
+    return loans;
 }
 
-/* wait(seconds): the (key, uses) of the leases released meanwhile; negative waits for ever, and wake() ends
+/* wait(seconds): the (loan, uses) of the leases released meanwhile; negative waits for ever, and wake() ends
  * it early. */
 static PyObject *native_wait(PyObject *module, PyObject *argument) {
     (void)module;
@@ -60,6 +67,13 @@ static PyObject *native_wake(PyObject *module, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+/* leases(): how many leases were ever made. */
+static PyObject *native_leases(PyObject *module, PyObject *unused) {
+    (void)module;
+    (void)unused;
+    return PyLong_FromLongLong(count_leases());
+}
+
 /* live_exports(): how many exports of all leases are alive. */
 static PyObject *native_live_exports(PyObject *module, PyObject *unused) {
     (void)module;
@@ -82,24 +96,32 @@ static PyObject *native_leak(PyObject *module, PyObject *object) {
 }
 
 static PyMethodDef module_methods[] = {
-    {"wait", native_wait, METH_O, "wait(seconds)\n--\n\nThe (key, uses) of leases released meanwhile."},
+    {"wait", native_wait, METH_O, "wait(seconds)\n--\n\nThe (loan, uses) of leases released meanwhile."},
     {"wake", native_wake, METH_NOARGS, "wake()\n--\n\nLet wait() return."},
     {"record", native_record, METH_VARARGS,
      "record(is_capturing, event_record, stream, event)\n--\n\nRecord unless capturing."},
-    {"register", native_register, METH_VARARGS,
-     "register(host_register, pointer, nbytes, flags, results)\n--\n\nRegister, and note the CUresult."},
     {"learn_arrays", native_learn_arrays, METH_VARARGS,
-     "learn_arrays(type, array, pointer, shape, strides, base, dtype, flags)\n--\n\nWhether its fields can "
-     "be read."},
-    {"read_array", (PyCFunction)(void (*)(void))native_read_array, METH_FASTCALL,
-     "read_array(array, dtype)\n--\n\nIts layout, or None where that needs a closer look."},
+     "learn_arrays(type, array, pointer, shape, strides, base, dtype, flags, dtypes)\n--\n\nWhether its "
+     "fields can be read."},
+    {"read_array", native_read_array, METH_O,
+     "read_array(array)\n--\n\nIts layout, or None where that needs a closer look."},
     {"learn_driver", native_learn_driver, METH_VARARGS,
-     "learn_driver(cuCtxGetCurrent, cuCtxGetDevice, cuDeviceGetAttribute)\n--\n\nLearn their addresses."},
+     "learn_driver(*addresses)\n--\n\nLearn where the functions are."},
+    {"learn_primary", native_learn_primary, METH_VARARGS,
+     "learn_primary(device, context)\n--\n\nLearn a device's primary context."},
     {"current_device", native_current_device, METH_NOARGS,
      "current_device()\n--\n\n(CUresult, ordinal); -1 without a context, -2 after cuCtxGetDevice failed."},
     {"attribute", native_attribute, METH_VARARGS, "attribute(number, device)\n--\n\n(CUresult, value)."},
+    {"serve_wraps", native_serve_wraps, METH_VARARGS,
+     "serve_wraps(buffer_type, lease_type, registrations)\n--\n\nLearn what wrap() makes."},
+    {"stop_wraps", native_stop_wraps, METH_NOARGS, "stop_wraps()\n--\n\nLet wrap() do nothing any more."},
+    {"wrap", (PyCFunction)(void (*)(void))native_wrap, METH_FASTCALL,
+     "wrap(array, device, memory, extent, wait, readonly)\n--\n\nA buffer, or None where Python has to "
+     "look."},
+    {"leave", native_leave, METH_O,
+     "leave(loan)\n--\n\nThe range that it used and does not any more, or None."},
     {"lend", (PyCFunction)(void (*)(void))native_lend, METH_FASTCALL,
-     "lend(type, layout, key, device_pointer, device, readonly, primary)\n--\n\nThe first holder of a "
+     "lend(type, layout, loan, device_pointer, readonly, primary, pageable)\n--\n\nThe first holder of a "
      "lease."},
     {"make_capsule", native_make_capsule, METH_VARARGS,
      "make_capsule(exporter, minor, on_host, copied)\n--\n\nA DLPack capsule; legacy where minor is -1."},
@@ -116,6 +138,7 @@ static PyMethodDef module_methods[] = {
      "serve_exchange(allocate, import_tensor, find_work_stream)\n--\n\nWhat is not common is done by these."},
     {"settle_work_stream", native_settle_work_stream, METH_VARARGS,
      "settle_work_stream(exchange_api, is_capturing, modules)\n--\n\nWhose current stream is asked for."},
+    {"leases", native_leases, METH_NOARGS, "leases()\n--\n\nNumber of leases that were ever made."},
     {"live_exports", native_live_exports, METH_NOARGS,
      "live_exports()\n--\n\nNumber of live exports of all leases."},
     {"live_graphs", native_live_graphs, METH_NOARGS,
@@ -123,6 +146,12 @@ static PyMethodDef module_methods[] = {
     {"leak", native_leak, METH_O, "leak(object)\n--\n\nKeep the object to the end of the process."},
     {NULL, NULL, 0, NULL},
 };
+
+/* A thread that the child of a fork does not have may have had a lock. */
+static void renew_in_child(void) {
+    renew_registrations();
+    forget_wraps();
+}
 
 /* Sets up what there is one of in a process: a second module, such as a subinterpreter's, would share the
  * list. */
@@ -134,6 +163,7 @@ static bool claim_process(void) {
     }
     errno = prepare_released();
     errno = errno != 0 ? errno : prepare_calls();
+    errno = errno != 0 ? errno : pthread_atfork(NULL, NULL, renew_in_child);
     if (errno != 0) {
         PyErr_SetFromErrno(PyExc_OSError);
         return false;
@@ -155,10 +185,32 @@ static int execute_module(PyObject *module) {
     if (!claim_process()) {
         return -1;
     }
-    return add_type(module, "Layout", make_layout_type()) &&
-                   add_type(module, "Exporter", make_exporter_type())
-               ? 0
-               : -1;
+    static const struct {
+        const char *name;
+        PyObject *(*make)(void);
+    } types[] = {{"Layout", make_layout_type},
+                 {"Registration", make_registration_type},
+                 {"Registrations", make_registrations_type},
+                 {"Loan", make_loan_type},
+                 {"Exporter", make_exporter_type}};
+    static const struct {
+        const char *name;
+        int value;
+    } constants[] = {{"REGISTERING", REGISTERING},       {"LIVE", LIVE},
+                     {"UNREGISTERING", UNREGISTERING},   {"GONE", GONE},
+                     {"USED_ON_LEGACY", USED_ON_LEGACY}, {"USED_ANYWHERE", USED_ANYWHERE},
+                     {"USED_AS_NOTED", USED_AS_NOTED}};
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        if (!add_type(module, types[i].name, types[i].make())) {
+            return -1;
+        }
+    }
+    for (size_t i = 0; i < sizeof(constants) / sizeof(constants[0]); i++) {
+        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) != 0) {
+            return -1;
+        }
+    }
+    return prepare_wraps() ? 0 : -1;
 }
 
 static PyModuleDef_Slot module_slots[] = {

@@ -7,7 +7,6 @@ when. No lock is held across a driver call, and memory is let go outside the loc
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import threading
 import time
@@ -17,13 +16,17 @@ from typing import TYPE_CHECKING
 from dlwrap import _driver, _native
 from dlwrap._errors import CudaError
 from dlwrap._lingering import Lingering
-from dlwrap._registration import Registration, State
+from dlwrap._registration import LIVE, REGISTERING, Registration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dlwrap._layout import HostLayout, Span
-    from dlwrap._registration import User, WhenGone
+
+    WhenGone = Callable[[Exception | None], None]
+    Seen = dict[Registration, tuple[int, int]]  # state and users
+
+_ALL_ADDRESSES = 2**64 - 1
 
 _WHILE_REGISTERING = "in a finaliser that a collection runs while this thread page-locks part of the same memory"
 
@@ -51,13 +54,11 @@ class PinTable:
         check_may_wait: Callable[[str], None],
     ) -> None:
         self.lingering = Lingering()
-        self.pinned_bytes = 0
+        self.table = _native.Registrations()
         self._request_sweep = request_sweep
         self._run_soon = run_soon
         self._note_leak = note_leak
         self._check_may_wait = check_may_wait
-        self._starts: list[int] = []
-        self._by_start: dict[int, Registration] = {}
         self._leaving: set[Registration] = set()  # until their memory is dropped
         self._waiting: set[int] = set()  # threads that wait for a change
         # Reentrant: a collection inside may run a finaliser that wraps or closes. Taken as a lock: an interrupt inside
@@ -65,9 +66,14 @@ class PinTable:
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
 
+    @property
+    def pinned_bytes(self) -> int:
+        """Bytes that are page-locked by dlwrap."""
+        return self.table.locked
+
     # ---- taking ----
 
-    def acquire(self, user: User, layout: HostLayout, device: int, extent: str) -> None:
+    def acquire(self, user: _native.Loan, layout: HostLayout, device: int, extent: str) -> None:
         """Find or make a registration around the layout's bytes, with this user.
 
         Whatever it raises, interrupts included, and however far it came: `release` undoes it.
@@ -94,56 +100,33 @@ class PinTable:
                 self._check_may_wait("page-locked memory that is in the way")
                 self._wait_for_change(blocking)
 
-    def _share(self, user: User, layout: HostLayout, device: int) -> bool:
+    def _share(self, user: _native.Loan, layout: HostLayout, device: int) -> bool:
         """Become a user of a live registration around the layout's bytes, if there is one."""
+        found = self.table.share(user, layout.pointer, layout.stop, layout.writable_memory)
+        if found is None:
+            return False
         with self.lock:
-            found = self._find(layout)
-            if found is not None:
-                self._join(user, found)
-        if (
-            found is not None
-            and (found.device != device or found.device_start is None)
-            and found.start_on(device) is None
-        ):
+            self.lingering.discard(found)
+        if found.when_gone:
+            self._run_soon(partial(self._tell_revived, found))
+        if found.start_on(device) is None:
             with _driver.relaxed(), _driver.primary_context(device):
                 found.learn_start(device, _driver.device_pointer(found.start))
-        return found is not None
+        return True
 
     def _claim(
-        self, user: User, layout: HostLayout, device: int, wanted: Span
-    ) -> tuple[Registration | None, dict[Registration, tuple[State, int]]]:
+        self, user: _native.Loan, layout: HostLayout, device: int, wanted: Span
+    ) -> tuple[Registration | None, Seen]:
         """Put a new registration into the table, or give those that are in the way, as they are now."""
         made: Registration | None = None
-        blocking: dict[Registration, tuple[State, int]] = {}
+        blocking: Seen = {}
         with self.lock:
-            if self._find(layout) is None:
-                blocking = {other: (other.state, len(other.users)) for other in self._overlapping(wanted)}
-                if not blocking:
-                    made = Registration(wanted.start, wanted.stop, not layout.writable_memory, device, layout.hold)
-                    self._join(user, made)
-        if any(other.maker == threading.get_ident() and other.state is State.REGISTERING for other in blocking):
+            if self.table.find(layout.pointer, layout.stop, layout.writable_memory) is None:
+                made = Registration(wanted.start, wanted.stop, not layout.writable_memory, device, layout.hold)
+                blocking = {other: (other.state, other.users) for other in self.table.claim(user, made)}
+        if any(other.maker == threading.get_ident() and other.state == REGISTERING for other in blocking):
             raise RuntimeError(f"cannot wrap {_WHILE_REGISTERING}")
-        return made, blocking
-
-    def _find(self, layout: HostLayout) -> Registration | None:
-        """Find a live registration around the bytes; ranges do not overlap, so only the last before them can be."""
-        at = bisect.bisect_right(self._starts, layout.pointer)
-        found = self._by_start[self._starts[at - 1]] if at else None
-        if found is None or found.state is not State.LIVE or found.stop < layout.stop:
-            return None
-        return None if found.read_only and layout.writable_memory else found
-
-    def _join(self, user: User, registration: Registration) -> None:
-        """Make somebody a user; the pin comes first, because `release` looks there."""
-        user.pin = registration
-        registration.add_user(user)
-        if registration.state is State.LIVE:
-            self.lingering.discard(registration)
-        elif registration.state is State.REGISTERING:
-            self._by_start[registration.start] = registration
-            bisect.insort(self._starts, registration.start)
-        if registration.when_gone:
-            self._run_soon(partial(self._tell_revived, registration))
+        return None if blocking else made, blocking
 
     def _tell_revived(self, registration: Registration) -> None:
         """Tell those who wait for it to go that others use it now, as `release` would have told them."""
@@ -157,7 +140,7 @@ class PinTable:
     def _make_way(self, blocking: list[Registration], span: Span, wanted: Span) -> Span:
         """Have what lingers there unregistered; give the bytes to try next."""
         with self.lock:
-            used = [found for found in blocking if found.state is State.LIVE and found.users]
+            used = [found for found in blocking if found.state == LIVE and found.users]
             for found in blocking:
                 self.lingering.flush(found)
         self._request_sweep()
@@ -168,28 +151,26 @@ class PinTable:
             raise _overlap_error(span, "a live wrap or pin of dlwrap", (in_the_way[0].start, in_the_way[0].stop))
         return span
 
-    def _wait_for_change(self, seen: dict[Registration, tuple[State, int]]) -> None:
+    def _wait_for_change(self, seen: Seen) -> None:
         this = threading.get_ident()
         try:
             self._waiting.add(this)
             with self.lock:
                 self._changed.wait_for(
                     lambda: (
-                        any((found.state, len(found.users)) != state for found, state in seen.items())
-                        or any(users and state is State.LIVE for state, users in seen.values())
+                        any((found.state, found.users) != state for found, state in seen.items())
+                        or any(users and state == LIVE for state, users in seen.values())
                     )
                 )
         finally:
             self._waiting.discard(this)
 
-    def _register(self, user: User, made: Registration, layout: HostLayout) -> bool:
+    def _register(self, user: _native.Loan, made: Registration, layout: HostLayout) -> bool:
         """Register a range that is in the table already, or adopt another; False if the span alone should be tried."""
         try:
-            with _driver.relaxed(), _driver.primary_context(made.device):
-                _driver.register(made.start, made.nbytes, read_only=made.read_only, results=made.results)
-                made.learn_start(made.device, _driver.device_pointer(made.start))
+            _driver.page_lock(self.table, made)
         except CudaError as error:
-            if _driver.succeeded(made.results):
+            if made.state == LIVE:
                 self._release_and_wait(user)
             if error.call == "cuMemHostGetDevicePointer":
                 raise _explain_refusal(error, made) from error
@@ -197,17 +178,15 @@ class PinTable:
                 raise
             self.release(user)
             return self._adopt(user, error, made, layout)
-        with self.lock:
-            self._make_live(made)
+        self._tell_change()
         return True
 
-    def _make_live(self, registered: Registration) -> None:
-        # On one line, so that no interrupt can come between.
-        registered.state, self.pinned_bytes = State.LIVE, self.pinned_bytes + registered.nbytes
-        registered.results = None
-        self._changed.notify_all()
+    def _tell_change(self) -> None:
+        if self._waiting:
+            with self.lock:
+                self._changed.notify_all()
 
-    def _adopt(self, user: User, error: CudaError, refused: Registration, layout: HostLayout) -> bool:
+    def _adopt(self, user: _native.Loan, error: CudaError, refused: Registration, layout: HostLayout) -> bool:
         """Use memory that somebody else registered, where that covers the array; False to try the span alone."""
         if error.code not in {_driver.HOST_MEMORY_ALREADY_REGISTERED, _driver.INVALID_VALUE}:
             raise _explain_refusal(error, refused) from error
@@ -216,15 +195,15 @@ class PinTable:
             known = _driver.known_range(span.start)
             if known is not None and known[0] <= span.start and span.stop <= known[1]:
                 # Not in the table: it is theirs, and it may vanish or change at any time.
-                user.pin = Registration(
+                theirs = Registration(
                     span.start,
                     span.stop,
                     refused.read_only,
                     device,
                     adopted=True,
-                    state=State.LIVE,
                     device_start=_driver.device_pointer(span.start),
                 )
+                self.table.use(user, theirs)
                 return True
             known = known or _driver.known_range(span.stop - 1)
         if error.code == _driver.INVALID_VALUE:
@@ -235,43 +214,39 @@ class PinTable:
 
     # ---- giving back ----
 
-    def release(self, user: User, *, flush: bool = False, then: WhenGone | None = None) -> None:
+    def release(self, user: _native.Loan, *, flush: bool = False, then: WhenGone | None = None) -> None:
         """Undo `acquire`, be it done or interrupted; without a pin there is nothing to undo.
 
         Parameters
         ----------
-        user : User
+        user : Loan
             What was given to `acquire`.
         flush : bool
             Unregister at once if nobody else uses it.
         then : callable, optional
             Called without a lock: at once if others go on using the range, else after it is unregistered.
         """
-        pin, idle = user.pin, False
-        if pin is not None:
-            with self.lock:
-                pin.drop_user(user)
-                if pin.state is State.REGISTERING and _driver.succeeded(pin.results):
-                    self._make_live(pin)
-                    flush = True
-                elif pin.state is State.REGISTERING:
-                    self._remove(pin)
-                idle = pin.state is State.LIVE and not pin.users and not pin.adopted
-                if idle:
-                    if then is not None:
-                        pin.when_gone += (then,)
-                    pin.idle_since = time.monotonic()
-                    pin.flush = flush or bool(pin.when_gone)
-                    self.lingering.add(pin)
-                if self._waiting:
-                    self._changed.notify_all()
-            user.pin = None
+        with self.lock:
+            pin, idle = user.pin, False
+            if pin is not None and pin.state == REGISTERING:
+                self._remove(pin)
+            elif pin is not None and pin.state == LIVE and pin.users == 1 and not pin.adopted:
+                idle = True
+                if then is not None:
+                    pin.when_gone += (then,)
+                pin.idle_since = time.monotonic()
+                pin.flush = flush or bool(pin.when_gone)
+                self.lingering.add(pin)
+            _native.leave(user)  # last, so that an interrupted release can be repeated
+        self._tell_change()
         if idle:
+            if pin.users:  # a wrap came in between
+                self._tell_revived(pin)
             self._request_sweep()
         elif then is not None:
             then(None)
 
-    def _release_and_wait(self, user: User) -> None:
+    def _release_and_wait(self, user: _native.Loan) -> None:
         """Release, and wait until it is unregistered or used by others, unless that would be for this thread itself."""
         gone = threading.Event()
         self.release(user, then=lambda _failure: gone.set())
@@ -283,8 +258,8 @@ class PinTable:
         """Take what must be unregistered now; also give the seconds until the next will be due."""
         with self.lock:
             due, pause = self.lingering.find_due(now)
+            due = [found for found in due if self.table.begin_unregister(found)]
             for found in due:
-                found.state = State.UNREGISTERING
                 self._leaving.add(found)
                 self.lingering.discard(found)
             return due, pause
@@ -298,9 +273,7 @@ class PinTable:
         if failure is not None:
             _native.leak(registration.hold)
             self._note_leak(failure)
-        with self.lock:
-            self.pinned_bytes -= registration.nbytes
-            self._remove(registration)
+        self._remove(registration)
         # Not in the table any more: a finaliser that runs here may wrap memory at the same address.
         registration.hold = None
         with self.lock:
@@ -330,37 +303,25 @@ class PinTable:
             for found in leaving:
                 self.lingering.flush(found)
                 found.when_gone += (then,)
+        for found in leaving:
+            if found.users:  # a wrap came in between
+                self._tell_revived(found)
         self._request_sweep()
         return len(leaving)
 
     def find_host_address(self, pointer: int, nbytes: int, device: int) -> int | None:
         """Give the host's address of page-locked bytes that a device has at an address."""
-        with self.lock:
-            for found in self._by_start.values():
-                start = found.start_on(device) if found.state is State.LIVE else None
-                if start is not None and start <= pointer and pointer + nbytes <= start + found.nbytes:
-                    return found.start + pointer - start
+        # Where it is the same address, as nearly always, that is quick.
+        everywhere = ((pointer, pointer + max(nbytes, 1)), (0, _ALL_ADDRESSES))
+        for found in (found for span in everywhere for found in self.table.overlapping(*span)):
+            start = found.start_on(device) if found.state == LIVE else None
+            if start is not None and start <= pointer and pointer + nbytes <= start + found.nbytes:
+                return int(found.start + pointer - start)
         return None
 
-    # ---- the table itself ----
-
-    def _overlapping(self, span: Span) -> list[Registration]:
-        """Find the registrations that share a byte with the span, by address."""
-        first = bisect.bisect_right(self._starts, span.start)
-        if first and self._by_start[self._starts[first - 1]].stop > span.start:
-            first -= 1
-        last = bisect.bisect_left(self._starts, span.stop)
-        return [self._by_start[start] for start in self._starts[first:last]]
-
     def _remove(self, registration: Registration) -> None:
-        """Take it out of the table, into which an interrupted `_join` may have put it by half or not at all."""
         with self.lock:
-            if self._by_start.get(registration.start) is registration:
-                at = bisect.bisect_left(self._starts, registration.start)
-                if self._starts[at : at + 1] == [registration.start]:
-                    del self._starts[at]
-                del self._by_start[registration.start]
-            registration.state = State.GONE
+            self.table.remove(registration)
             self._changed.notify_all()
 
 

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Protocol
+from dlwrap import _native
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    WhenGone = Callable[[Exception | None], None]
+REGISTERING, LIVE, UNREGISTERING, GONE = _native.REGISTERING, _native.LIVE, _native.UNREGISTERING, _native.GONE
 
 
-class State(Enum):
-    """Where a registration is on its way through the driver."""
-
-    REGISTERING = auto()
-    LIVE = auto()
-    UNREGISTERING = auto()
-    GONE = auto()
-
-
-@dataclass(slots=True, eq=False)
-class Registration:
+class Registration(_native.Registration):
     """One page-locked range, shared by every lease inside it.
 
     Attributes
@@ -38,14 +22,16 @@ class Registration:
         Keeps the memory until it is unregistered: a missed unregister poisons the address for its next owner.
     adopted : bool
         Whether somebody else registered the memory; then dlwrap never unregisters it.
-    results : list, or None
-        What the driver returned when it was asked to register, until that is done; see `_driver.succeeded`.
-    users : collection of User
-        Leases and pins inside; none while it lingers. A set only from the second on, because most ranges have one.
+    state : int
+        `REGISTERING`, `LIVE`, `UNREGISTERING` or `GONE`: where it is on its way through the driver.
+    users : int
+        Leases and pins inside; none while it lingers.
     idle_since : float
         When the last user went (`time.monotonic`).
     flush : bool
         Whether somebody waits for it to go.
+    when_gone : tuple of callable
+        Told when it is gone, or that others use it.
     maker : int
         The thread that registers it (`threading.get_ident`).
     device_start : int or None
@@ -54,21 +40,7 @@ class Registration:
         Those of other devices, once they are known.
     """
 
-    start: int
-    stop: int
-    read_only: bool
-    device: int
-    hold: object = None
-    adopted: bool = False
-    state: State = State.REGISTERING
-    results: Any = field(default_factory=list)
-    users: tuple[()] | tuple[User] | set[User] = ()
-    idle_since: float = 0.0
-    flush: bool = False
-    maker: int = field(default_factory=threading.get_ident)
-    device_start: int | None = None
-    other_starts: dict[int, int] | None = None
-    when_gone: tuple[WhenGone, ...] = ()
+    __slots__ = ()
 
     @property
     def nbytes(self) -> int:
@@ -78,7 +50,8 @@ class Registration:
     def start_on(self, device: int) -> int | None:
         """Give a device's address of `start`, if it is known."""
         if device == self.device:
-            return self.device_start
+            own: int | None = self.device_start
+            return own
         return None if self.other_starts is None else self.other_starts.get(device)
 
     def learn_start(self, device: int, start: int) -> None:
@@ -94,23 +67,3 @@ class Registration:
         if start is None:
             raise LookupError(f"the address on device {device} is not known yet")
         return start + pointer - self.start
-
-    def add_user(self, user: User) -> None:
-        """Add a user, once."""
-        if isinstance(self.users, set):
-            self.users.add(user)
-        elif user not in self.users:
-            self.users = {*self.users, user} if self.users else (user,)
-
-    def drop_user(self, user: User) -> None:
-        """Drop a user, if it is one."""
-        if isinstance(self.users, set):
-            self.users.discard(user)
-        elif user in self.users:
-            self.users = ()
-
-
-class User(Protocol):
-    """Whoever uses page-locked memory: `PinTable.acquire` sets its `pin`, and `PinTable.release` clears it."""
-
-    pin: Registration | None

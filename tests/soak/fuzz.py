@@ -31,7 +31,7 @@ if __name__ == "__main__":
 
 import dlwrap.testing
 from capsules import look, take
-from exporters import lend
+from exporters import lend, released_keys
 from soak._report import Outcome, report
 
 SOURCES = [str(path) for path in sorted(Path(dlwrap.__file__).parent.glob("*.c"))]
@@ -99,7 +99,8 @@ class Lease:
 
     def __init__(self, exporter: Any, arguments: tuple[Any, ...]) -> None:
         self.exporter = exporter
-        self.key, self.on_device, self.on_host = (operator.index(number) & MASK for number in arguments[:3])
+        self.key = arguments[0]
+        self.on_device, self.on_host = (operator.index(number) & MASK for number in arguments[1:3])
         self.device = operator.index(arguments[3])
         code, bits, lanes = map(operator.index, arguments[4])
         self.dtype = (code, bits, lanes & 0xFFFF)
@@ -277,14 +278,13 @@ class Program:
 
     def wait(self) -> None:
         released, self.released = self.released, []
-        keys = [key for key, _ in self.native.wait(0)]
+        keys = released_keys(self.native)
         assert keys == released, f"wait() gives {keys}, and released were {released}"
 
     def wait_oddly(self) -> None:
         self.native.wake()  # so that no wait lasts
-        pairs = attempt(self.native.wait, self.input.pick(SECONDS))
-        if pairs is not None:
-            keys = [key for key, _ in pairs]
+        keys = attempt(released_keys, self.native, self.input.pick(SECONDS))
+        if keys is not None:
             released, self.released = self.released, []
             assert keys == released, f"wait() gives {keys}, and released were {released}"
 

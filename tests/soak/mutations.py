@@ -104,6 +104,20 @@ MUTATIONS = [
         ("tests/test_lifetime.py", "tests/test_driver.py"),
     ),
     Mutation(
+        "the relaxed capture mode of a thread that page-locks memory",
+        "_calls.c",
+        "    int mode = RELAXED;\n",
+        "    int mode = 0;\n",
+        ("tests/test_lifetime.py",),
+    ),
+    Mutation(
+        "the check that nobody uses a range before it is unregistered",
+        "_registration.c",
+        "    bool begun = range->state == LIVE && range->users == 0;\n",
+        "    bool begun = range->state == LIVE;\n",
+        ("tests/test_registrations.py",),
+    ),
+    Mutation(
         "the relaxed capture mode of dlwrap's own threads",
         "_driver.py",
         '    _call("cuThreadExchangeStreamCaptureMode", _module()',
