@@ -18,6 +18,7 @@ import dlwrap
 from benchmarks._benchmark import SECONDS, Benchmark, Run, lingering
 from benchmarks._device import BLOCKING_SYNC_NO_TIMING, NON_BLOCKING, PORTABLE_DEVICEMAP, address, call, kernels
 from benchmarks._timing import describe, percentile, rounded
+from dlwrap._lingering import LINGER_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,11 +27,12 @@ KERNEL_SECONDS = 1e-3
 IN_FLIGHT = 20
 RELEASES_A_SECOND = 50
 NBYTES = 2**20
-LINGER_SECONDS = (0, 0.05, 0.1, 0.25, 0.5, 1, 2)
+LINGERING = (0, 0.05, 0.1, 0.25, 0.5, 1, 2, 5)
 
 NOTHING = "no releases"
 FRESH = "50 fresh arrays wrapped, exported and released a second"
 SAME = "the same array wrapped, exported and released 50 times a second"
+REGISTERED = "50 fresh arrays registered a second by a bare call, unregistered afterwards"
 BARE = "50 fresh arrays registered and unregistered a second by bare calls"
 
 
@@ -133,6 +135,24 @@ def wrap_and_release(array: np.ndarray) -> None:
     dlwrap.wrap(array).__dlpack__(stream=1, max_version=(1, 0))
 
 
+class Registering:
+    """Does by a bare call what a wrap cannot do without, and puts the rest off."""
+
+    def __init__(self) -> None:
+        self._registered: list[np.ndarray] = []
+
+    def __call__(self, array: np.ndarray) -> None:
+        """Register, and keep the array."""
+        call("cuMemHostRegister", address(array), array.nbytes, PORTABLE_DEVICEMAP)
+        self._registered.append(array)
+
+    def undo(self) -> None:
+        """Unregister all."""
+        while self._registered:
+            call("cuMemHostUnregister", address(self._registered[-1]))
+            self._registered.pop()
+
+
 def register_and_unregister(array: np.ndarray) -> None:
     """Do by bare calls what a release at once comes to."""
     call("cuMemHostRegister", address(array), array.nbytes, PORTABLE_DEVICEMAP)
@@ -141,31 +161,35 @@ def register_and_unregister(array: np.ndarray) -> None:
 
 def releases(run: Run) -> dict[str, Any]:
     """Run the loop beside releases, with dlwrap as it is configured by default."""
-    loop, seconds = Loop(), run.pick(1.75, 0.1)
-    same = np.ones(NBYTES, np.uint8)
+    loop = Loop()
+    warm_up, seconds = _course_of(LINGER_SECONDS, run)
+    same, registering = np.ones(NBYTES, np.uint8), Registering()
     acts: dict[str, tuple[Callable[[np.ndarray], None], np.ndarray | None]] = {
         NOTHING: (do_nothing, None),
         FRESH: (wrap_and_release, None),
         SAME: (wrap_and_release, same),
+        REGISTERED: (registering, None),
         BARE: (register_and_unregister, None),
     }
     courses: dict[str, list[Course]] = {name: [] for name in acts}
     for _ in range(run.pick(3, 1)):
         for name, (act, array) in acts.items():
-            courses[name].append(_run_beside(loop, Releases(act, array), 0.25, seconds)[0])
+            lingers = act is wrap_and_release
+            courses[name].append(_run_beside(loop, Releases(act, array), warm_up if lingers else 0.1, seconds)[0])
             dlwrap.reclaim(SECONDS)
-    lost = {name: _lost(courses[name], courses[NOTHING]) for name in (FRESH, SAME, BARE)}
+            registering.undo()
+    lost = {name: _lost(courses[name], courses[NOTHING]) for name in (FRESH, SAME, REGISTERED, BARE)}
     p99 = {name: [course.p99 for course in courses[name]] for name in acts}
     throughput = {
         "of": FRESH,
         **describe(lost[FRESH], "% lost"),
-        "peers": {name: describe(lost[name], "% lost") for name in (SAME, BARE)},
+        "peers": {name: describe(lost[name], "% lost") for name in (SAME, REGISTERED, BARE)},
         "kernels_a_second": rounded(describe([course.rate for course in courses[NOTHING]], "")["value"]),
     }
     latency = {
         "of": FRESH,
         **describe(p99[FRESH], "us, p99"),
-        "peers": {name: describe(p99[name], "us, p99") for name in (NOTHING, SAME, BARE)},
+        "peers": {name: describe(p99[name], "us, p99") for name in (NOTHING, SAME, REGISTERED, BARE)},
         "against": NOTHING,
         "ratio": _ratio_of_p99(courses[FRESH], courses[NOTHING]),
     }
@@ -174,8 +198,8 @@ def releases(run: Run) -> dict[str, Any]:
 
 def linger(run: Run) -> dict[str, Any]:
     """Run the loop beside releases of fresh arrays, by how long their memory may linger."""
-    loop, seconds = Loop(), run.pick(1.75, 0.1)
-    curve: dict[str, Any] = {"x": "linger seconds", "linger seconds": list(run.pick(LINGER_SECONDS, (0, 0.05)))}
+    loop = Loop()
+    curve: dict[str, Any] = {"x": "linger seconds", "linger seconds": list(run.pick(LINGERING, (0, 0.05)))}
     figures: dict[str, list[float]] = {
         "throughput lost, %": [],
         "p99 launch, us": [],
@@ -185,10 +209,9 @@ def linger(run: Run) -> dict[str, Any]:
         "held, MiB": [],
     }
     for linger_seconds in curve["linger seconds"]:
-        quiet, _ = _run_beside(loop, Releases(do_nothing), 0.1, seconds)
+        quiet, _ = _run_beside(loop, Releases(do_nothing), 0.1, run.pick(2, 0.1))
         with lingering(linger_seconds):
-            # As long as it lingers nothing is unregistered yet: that part of the course does not count.
-            busy, held = _run_beside(loop, Releases(wrap_and_release), 0.1 + linger_seconds, seconds)
+            busy, held = _run_beside(loop, Releases(wrap_and_release), *_course_of(linger_seconds, run))
         point = (
             _lost([busy], [quiet])[0],
             busy.p99,
@@ -200,6 +223,11 @@ def linger(run: Run) -> dict[str, Any]:
         for values, value in zip(figures.values(), point, strict=True):
             values.append(rounded(value))
     return {"linger": {**curve, **figures}}
+
+
+def _course_of(linger_seconds: float, run: Run) -> tuple[float, float]:
+    """Give the seconds of the warm-up, in which nothing is unregistered yet, and of a course of several sweeps."""
+    return run.pick((0.1 + linger_seconds, max(2.0, 2 * linger_seconds)), (0.05, 0.1))
 
 
 def _run_beside(loop: Loop, others: Releases, warm_up: float, seconds: float) -> tuple[Course, list[int]]:

@@ -44,7 +44,7 @@ MODULES = {
     "cpu_import": 60,
     "gpu_imports": 60,
     "gpu_copies": 90,
-    "gpu_loop": 120,
+    "gpu_loop": 180,
     "cpu_registering": 90,
     "gpu_peers": 90,
     "cpu_scale": 400,

@@ -276,7 +276,7 @@ def test_a_range_that_is_closed_takes_no_room_from_those_that_linger(cuda):
 def test_what_is_not_given_becomes_the_default_again(cuda):
     dlwrap.configure(linger_seconds=math.inf, linger_bytes=0)
     dlwrap.configure()
-    assert (manager().pins.lingering.seconds, manager().pins.lingering.limit) == (0.5, 256 * 2**20)
+    assert (manager().pins.lingering.seconds, manager().pins.lingering.limit) == (2.0, 256 * 2**20)
 
 
 @pytest.mark.parametrize("seconds", [1e11, 1e300])

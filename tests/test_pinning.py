@@ -15,7 +15,7 @@ import dlwrap
 from capsules import take
 from dlwrap import _driver
 from dlwrap._lifetime import manager
-from patience import SECONDS
+from patience import SECONDS, eventually
 
 FOREVER = float("inf")
 
@@ -414,3 +414,42 @@ def test_shortening_the_time_takes_effect_at_once(cuda):
     dlwrap.configure(linger_seconds=0)
     while ranges(cuda):
         pass
+
+
+# ---- many at once ----
+
+
+def test_what_is_due_together_is_unregistered_in_one_go(cuda):
+    """Of 130 ranges the 70th is refused: it alone is kept."""
+    dlwrap.configure(linger_seconds=FOREVER)
+    arrays = [np.zeros(100) for _ in range(130)]
+    alive = [weakref.ref(array) for array in arrays]
+    for array in arrays:
+        dlwrap.wrap(array)
+    assert eventually(lambda: dlwrap.stats().lingering == 130)
+    del array, arrays
+    cuda.fail("cuMemHostUnregister", 999, nth=70)
+    leaked = dlwrap.stats().leaked
+    with (
+        pytest.warns(dlwrap.DLWrapWarning) if leaked == 0 else contextlib.nullcontext(),
+        pytest.raises(dlwrap.DLWrapError, match="memory is kept"),
+    ):
+        dlwrap.reclaim(SECONDS)
+    assert dlwrap.stats().leaked == leaked + 1
+    assert dlwrap.stats().pinned_bytes == 0
+    assert len(cuda.registrations) == 1
+    kept = [reference() for reference in alive if reference() is not None]
+    assert len(kept) == 1
+    with _driver.primary_context(0):
+        _driver.unregister(span(kept[0])[0])
+
+
+def test_ranges_of_two_devices_are_unregistered_each_in_its_context(cuda):
+    cuda.configure(devices=2)
+    dlwrap.configure(linger_seconds=FOREVER)
+    arrays = [np.zeros(100) for _ in range(6)]
+    for number, array in enumerate(arrays):
+        dlwrap.wrap(array, device=number % 2)
+    assert eventually(lambda: dlwrap.stats().lingering == 6)
+    dlwrap.reclaim(SECONDS)
+    assert cuda.registrations == []

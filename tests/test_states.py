@@ -800,7 +800,7 @@ def sweep() -> None:
     manager = _lifetime.manager()
     for _ in range(3):  # the first ends waits, the second unregisters what they held, the third comes after that
         done = threading.Event()
-        wait = Wait(0, (), True, lambda _, done=done: done.set(), urgent=True)
+        wait = Wait(0, (), lambda _, done=done: done.set(), device_wide=True, urgent=True)
         manager._request(lambda wait=wait: manager._events.add(wait))
         assert done.wait(SECONDS), "a wait for the device does not end although the GPU is idle"
 

@@ -17,11 +17,13 @@ from dlwrap._native import Exporter
 from dlwrap._support import Memory, choose_device, choose_memory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     import numpy.typing as npt
     from typing_extensions import CapsuleType
 
+    from dlwrap._populate import Progress
     from dlwrap._streams import TrackedStream
 
     class CudaStream(Protocol):
@@ -48,6 +50,7 @@ def wrap(
     extent: Literal["owner", "view"] = "owner",
     wait: Literal["streams", "device"] = "streams",
     readonly: bool | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> HostWrappedBuffer:
     """Give GPU frameworks the use of a host array in place.
 
@@ -70,6 +73,10 @@ def wrap(
     readonly : bool, optional
         What consumers are told; by default as the array is. ``False`` hands a read-only array to consumers that
         know no read-only tensors.
+    progress : callable, optional
+        Called with the bytes that are done and all bytes, every 64 MiB and in the end, while memory is page-locked; if
+        it raises, nothing is. With it or without, an interrupt is served after each 64 MiB of memory that has no pages
+        yet; the driver's own call, some 30 ms for each GiB of memory that has, cannot be interrupted.
 
     Returns
     -------
@@ -88,13 +95,14 @@ def wrap(
         In a forked child, or while the interpreter exits.
     """
     buffer: HostWrappedBuffer | None = _native.wrap(obj, device, memory, extent, wait, readonly)
-    if buffer is not None:
+    if buffer is not None:  # nothing had to be page-locked, so that there is no progress
         return buffer
     _check_choice("memory", memory, _MEMORIES)
     _check_choice("extent", extent, _EXTENTS)
     _check_choice("wait", wait, _WAITS)
     if readonly is not None and not isinstance(readonly, bool):
         raise TypeError(f"readonly must be None, True or False, got {readonly!r}")
+    _check_progress(progress)
     layout = describe(obj)
     if readonly is False and not layout.writable_memory:
         raise BufferError(
@@ -103,10 +111,25 @@ def wrap(
         )
     readonly = layout.readonly if readonly is None else readonly
     device_wide = wait == "device"
-    return _lend(HostWrappedBuffer, layout, device, memory, extent, device_wide=device_wide, readonly=readonly)
+    return _lend(
+        HostWrappedBuffer,
+        layout,
+        device,
+        memory,
+        extent,
+        device_wide=device_wide,
+        readonly=readonly,
+        progress=progress,
+    )
 
 
-def pin(obj: object, *, device: int | None = None, extent: Literal["owner", "view"] = "owner") -> Pin:
+def pin(
+    obj: object,
+    *,
+    device: int | None = None,
+    extent: Literal["owner", "view"] = "owner",
+    progress: Callable[[int, int], object] | None = None,
+) -> Pin:
     """Keep an array page-locked, so that wraps of it or of parts of it cost next to nothing.
 
     Where the device reads pageable memory nothing is locked, and wraps are cheap anyway.
@@ -118,6 +141,8 @@ def pin(obj: object, *, device: int | None = None, extent: Literal["owner", "vie
     device : int, optional
         As for `wrap`.
     extent : {"owner", "view"}
+        As for `wrap`.
+    progress : callable, optional
         As for `wrap`.
 
     Returns
@@ -132,13 +157,19 @@ def pin(obj: object, *, device: int | None = None, extent: Literal["owner", "vie
         As `wrap`.
     """
     _check_choice("extent", extent, _EXTENTS)
+    _check_progress(progress)
     layout = describe(obj)
-    return Pin(_lend(Exporter, layout, device, "auto", extent, device_wide=False, readonly=True))
+    return Pin(_lend(Exporter, layout, device, "auto", extent, device_wide=False, readonly=True, progress=progress))
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def _check_progress(progress: object) -> None:
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be None or take two numbers of bytes, got {progress!r}")
 
 
 def _lend(
@@ -150,6 +181,7 @@ def _lend(
     *,
     device_wide: bool,
     readonly: bool,
+    progress: Progress | None = None,
 ) -> _Holder:
     """Lend the layout's memory, page-locked where that is the kind: when the holder goes, the manager takes it back."""
     lifetime = manager()
@@ -158,17 +190,25 @@ def _lend(
     kind = choose_memory(memory, ordinal)
     lifetime.start()
     _native.serve_wraps(HostWrappedBuffer, Lease, lifetime.pins.table)
-    return _hand_out(make, Lease(ordinal, layout.hold, device_wide), layout, kind, extent, readonly=readonly)
+    lease = Lease(ordinal, layout.hold, device_wide)
+    return _hand_out(make, lease, layout, kind, extent, readonly=readonly, progress=progress)
 
 
 def _hand_out(
-    make: type[_Holder], lease: Lease, layout: HostLayout, kind: Memory, extent: str, *, readonly: bool
+    make: type[_Holder],
+    lease: Lease,
+    layout: HostLayout,
+    kind: Memory,
+    extent: str,
+    *,
+    readonly: bool,
+    progress: Progress | None = None,
 ) -> _Holder:
     """Make a lease's first holder; a failure leaves nothing."""
     pins = manager().pins
     try:
         if kind == "pinned" and layout.nbytes > 0:
-            pins.acquire(lease, layout, lease.device, extent)
+            pins.acquire(lease, layout, lease.device, extent, progress)
         pointer = lease.device_pointer(layout.pointer)
         primary = _driver.primary_handle(lease.device)
         return _native.lend(make, layout, lease, pointer, readonly, primary, kind == "pageable")

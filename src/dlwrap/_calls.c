@@ -5,7 +5,13 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-enum { NOT_INITIALIZED = 3, PAGEABLE_MEMORY_ACCESS = 88, RELAXED = 2, MOST_DEVICES = 64 };
+enum {
+    NOT_INITIALIZED = 3,
+    PAGEABLE_MEMORY_ACCESS = 88,
+    RELAXED = 2,
+    MOST_DEVICES = 64,
+    MOST_UNREGISTERED = 64
+};
 enum { REGISTER_PORTABLE = 1, REGISTER_DEVICEMAP = 2, REGISTER_READ_ONLY = 8 };
 
 /* The functions that are called here. */
@@ -17,6 +23,7 @@ static struct {
     int (*push)(void *context);
     int (*pop)(void **context);
     int (*host_register)(void *pointer, size_t nbytes, unsigned flags);
+    int (*host_unregister)(void *pointer);
     int (*get_device_pointer)(unsigned long long *pointer, void *host, unsigned flags);
 } driver;
 
@@ -36,8 +43,9 @@ int prepare_calls(void) {
 
 PyObject *native_learn_driver(PyObject *module, PyObject *args) {
     (void)module;
-    unsigned long long at[8];
-    if (!PyArg_ParseTuple(args, "KKKKKKKK", &at[0], &at[1], &at[2], &at[3], &at[4], &at[5], &at[6], &at[7])) {
+    unsigned long long at[9];
+    if (!PyArg_ParseTuple(args, "KKKKKKKKK", &at[0], &at[1], &at[2], &at[3], &at[4], &at[5], &at[6], &at[7],
+                          &at[8])) {
         return NULL;
     }
     driver.get_current = (int (*)(void **))(uintptr_t)at[0];
@@ -47,7 +55,8 @@ PyObject *native_learn_driver(PyObject *module, PyObject *args) {
     driver.push = (int (*)(void *))(uintptr_t)at[4];
     driver.pop = (int (*)(void **))(uintptr_t)at[5];
     driver.host_register = (int (*)(void *, size_t, unsigned))(uintptr_t)at[6];
-    driver.get_device_pointer = (int (*)(unsigned long long *, void *, unsigned))(uintptr_t)at[7];
+    driver.host_unregister = (int (*)(void *))(uintptr_t)at[7];
+    driver.get_device_pointer = (int (*)(unsigned long long *, void *, unsigned))(uintptr_t)at[8];
     atomic_store(&is_known, true);
     Py_RETURN_NONE;
 }
@@ -153,6 +162,36 @@ void page_lock(PageLock *wanted) {
     if (!succeeds(wanted, exchange, driver.exchange_mode(&mode))) {
         driver.exchange_mode(&before);
     }
+}
+
+PyObject *native_unregister(PyObject *module, PyObject *starts) {
+    (void)module;
+    unsigned long long pointers[MOST_UNREGISTERED];
+    int codes[MOST_UNREGISTERED];
+    Py_ssize_t count = PyTuple_Check(starts) ? PyTuple_Size(starts) : -1;
+    if (count < 0 || count > MOST_UNREGISTERED) {
+        PyErr_SetString(PyExc_ValueError, "unregister takes a tuple of at most 64 addresses");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        pointers[i] = PyLong_AsUnsignedLongLong(PyTuple_GetItem(starts, i));
+        if (PyErr_Occurred()) {
+            return NULL;
+        }
+    }
+    bool known = atomic_load(&is_known);
+    Py_BEGIN_ALLOW_THREADS for (Py_ssize_t i = 0; i < count; i++) {
+        codes[i] = known ? driver.host_unregister((void *)(uintptr_t)pointers[i]) : NOT_INITIALIZED;
+    }
+    Py_END_ALLOW_THREADS PyObject *list = PyList_New(0);
+    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
+        PyObject *code = PyLong_FromLong(codes[i]);
+        if (code == NULL || PyList_Append(list, code) != 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(code);
+    }
+    return list;
 }
 
 /* ---- questions ---- */

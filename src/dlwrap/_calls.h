@@ -35,6 +35,10 @@ typedef struct PageLock {
  * may take seconds. */
 void page_lock(PageLock *wanted);
 
+/* unregister(starts): the CUresults of unregistering one after the other, without letting launches in
+ * between: the program is held up once, instead of once for each. */
+PyObject *native_unregister(PyObject *module, PyObject *starts);
+
 /* learn_driver(addresses): learns where the functions are, in the order of dlwrap._driver. */
 PyObject *native_learn_driver(PyObject *module, PyObject *args);
 

@@ -44,6 +44,7 @@ _CALLED_IN_C = (
     "cuCtxPushCurrent",
     "cuCtxPopCurrent",
     "cuMemHostRegister",
+    "cuMemHostUnregister",
     "cuMemHostGetDevicePointer",
 )
 
@@ -316,6 +317,11 @@ def page_lock(table: _native.Registrations, made: _native.Registration) -> None:
 def unregister(pointer: int) -> None:
     """Undo `register`; waits for everything that runs on the device (cuMemHostUnregister)."""
     _call("cuMemHostUnregister", pointer)
+
+
+def unregister_all(pointers: tuple[int, ...]) -> list[CudaError | None]:
+    """Do so for up to 64 ranges, one after the other; give what failed for each."""
+    return [None if code == 0 else _failure(code, "cuMemHostUnregister") for code in _native.unregister(pointers)]
 
 
 def device_pointer(pointer: int) -> int:

@@ -104,8 +104,6 @@ class Lease(_native.Loan):
         The latest captures whose graph owns the memory already; one that was forgotten owns it twice, which is no harm.
     closed : Completion or None
         Reported when everything is given back; there once somebody closes.
-    when_released : tuple of callable
-        Told what came of the release.
     """
 
     __slots__ = ()
@@ -143,13 +141,34 @@ class Lease(_native.Loan):
 
     def wait(self, finish: Callable[[Exception | None], None], *, urgent: bool) -> Wait:
         """Describe the work to wait for, as noted so far."""
-        return Wait(self.device, tuple(self.streams.values()), self.device_wide, finish, urgent)
+        return Wait(self.device, tuple(self.streams.values()), finish, device_wide=self.device_wide, urgent=urgent)
 
 
 def lease_of(exporter: _native.Exporter) -> Lease:
     """Give what stands behind an exporter."""
     lease: Lease = exporter._lease  # noqa: SLF001 -- hidden from users only
     return lease
+
+
+class Batch:
+    """Leases that wait for the same work, together.
+
+    Attributes
+    ----------
+    leases : list of Lease
+        Those of them that are not released yet.
+    wait : Wait
+        What they wait for.
+    when_released : list of callable
+        Told what came of it, once for all.
+    """
+
+    __slots__ = ("leases", "wait", "when_released")
+
+    def __init__(self, first: Lease, finish: Callable[[Batch, Exception | None], None], *, urgent: bool) -> None:
+        self.leases: list[Lease] = []
+        self.when_released: list[Callable[[Exception | None], None]] = []
+        self.wait = first.wait(partial(finish, self), urgent=urgent)
 
 
 class LifetimeManager:
@@ -168,7 +187,7 @@ class LifetimeManager:
         self._bodies = {"dlwrap-sweeper": self._sweeper.run, "dlwrap-lifetime": self._run}
         self._leases_before = _native.leases()  # those of the process that this one was forked from
         self._taken_back = 0
-        self._pending: dict[Lease, Wait] = {}
+        self._pending: dict[Batch, None] = {}  # in the order of their release
         self._requests: deque[Callable[[], None]] = deque()
         # Reentrant: a collection inside may run a finaliser that wraps or closes.
         self._lock = threading.RLock()
@@ -340,7 +359,7 @@ class LifetimeManager:
 
     def count_pending(self) -> int:
         """Count the leases that wait for the GPU."""
-        return len(self._pending)
+        return sum(len(batch.leases) for batch in list(self._pending))
 
     # ---- called by either thread ----
 
@@ -380,13 +399,13 @@ class LifetimeManager:
 
     def _take_released(self, seconds: float) -> None:
         """Begin the release of every lease whose last holder went, within so many seconds."""
-        batches: dict[object, tuple[list[Lease], Wait]] = {}
+        batches: dict[object, Batch] = {}
         for lease, uses in _native.wait(seconds):
             guard(self._begin_release, lease, uses, batches)
-        for _, wait in batches.values():
-            guard(self._events.add, wait)
+        for batch in batches.values():
+            guard(self._events.add, batch.wait)
 
-    def _begin_release(self, lease: Lease, uses: int, batches: dict[object, tuple[list[Lease], Wait]]) -> None:
+    def _begin_release(self, lease: Lease, uses: int, batches: dict[object, Batch]) -> None:
         """Have the lease wait together with those that wait for the same."""
         try:
             lease.note_uses(uses)
@@ -394,43 +413,44 @@ class LifetimeManager:
             same = (lease.device, lease.device_wide, urgent, *lease.streams)
             batch = batches.get(same)
             if batch is None:
-                leases: list[Lease] = []
-                batch = batches[same] = (leases, lease.wait(partial(self._end_releases, leases), urgent=urgent))
-            self._pending[lease] = batch[1]
-            batch[0].append(lease)
+                batch = batches[same] = Batch(lease, self._end_releases, urgent=urgent)
+                self._pending[batch] = None
+            batch.leases.append(lease)
         except BaseException:
             _native.leak(lease)
             raise
         finally:
             self._taken_back += 1
 
-    def _end_releases(self, leases: list[Lease], failure: Exception | None) -> None:
-        for lease in leases:
+    def _end_releases(self, batch: Batch, failure: Exception | None) -> None:
+        """Release what waited together, the first first."""
+        del self._pending[batch]
+        for lease in batch.leases:
             guard(self._finish_release, lease, failure)
+        for tell in batch.when_released:
+            tell(failure)
 
     def _finish_release(self, lease: Lease, failure: Exception | None) -> None:
         """Unregister and drop, or keep for ever."""
-        del self._pending[lease]
-        reports, closed = lease.when_released, lease.closed
-        if failure is not None:
-            _native.leak(lease)
-            self._note_leak(failure)
-            reports = (*reports, closed.report) if closed else reports
-        else:
+        closed = lease.closed
+        if failure is None:
             # The registration keeps the memory until it is unregistered.
             lease.hold = None
             lease.streams.clear()
             self.pins.release(lease, flush=closed is not None, then=None if closed is None else closed.report)
-        for tell in reports:
-            tell(failure)
+            return
+        _native.leak(lease)
+        self._note_leak(failure)
+        if closed is not None:
+            closed.report(failure)
 
     def _hurry(self, released: Completion) -> None:
-        """Report to ``released`` once for every lease pending now, and once for this."""
+        """Report to ``released`` once for every batch pending now, and once for this."""
         self._take_released(0)
-        for lease, wait in self._pending.items():
-            wait.urgent = True
+        for batch in self._pending:
+            batch.wait.urgent = True
             released.expect(1)
-            lease.when_released += (released.report,)
+            batch.when_released.append(released.report)
         self._request_sweep()
         released.report(None)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dlwrap._registration import Registration
 
 # Until `dlwrap.configure` says otherwise.
-LINGER_SECONDS = 0.5
+LINGER_SECONDS = 2.0
 LINGER_BYTES = 256 * 2**20
 
 # Unregistering stalls every launch of the process once, however many go: those that have half their time behind them go

@@ -21,8 +21,7 @@ Loan *make_loan(PyTypeObject *type, int device, PyObject *hold, bool device_wide
     }
     self->streams = PyDict_New();
     self->captures = PyTuple_New(0);
-    self->when_released = PyTuple_New(0);
-    if (self->streams == NULL || self->captures == NULL || self->when_released == NULL) {
+    if (self->streams == NULL || self->captures == NULL) {
         Py_DECREF(self);
         return NULL;
     }
@@ -56,7 +55,6 @@ static int loan_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(self->streams);
     Py_VISIT(self->captures);
     Py_VISIT(self->closed);
-    Py_VISIT(self->when_released);
     return 0;
 }
 
@@ -67,7 +65,6 @@ static int loan_clear(PyObject *object) {
     Py_CLEAR(self->streams);
     Py_CLEAR(self->captures);
     Py_CLEAR(self->closed);
-    Py_CLEAR(self->when_released);
     return 0;
 }
 
@@ -87,7 +84,6 @@ static PyMemberDef loan_members[] = {
     {"streams", T_OBJECT, offsetof(Loan, streams), READONLY, NULL},
     {"captures", T_OBJECT, offsetof(Loan, captures), 0, NULL},
     {"closed", T_OBJECT, offsetof(Loan, closed), 0, NULL},
-    {"when_released", T_OBJECT, offsetof(Loan, when_released), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

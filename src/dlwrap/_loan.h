@@ -12,7 +12,7 @@
 struct Loan {
     PyObject_HEAD PyObject *hold;
     Registration *pin; /* changed by `join` and `leave` only */
-    PyObject *streams, *captures, *closed, *when_released;
+    PyObject *streams, *captures, *closed;
     int device;
     char device_wide;
 };

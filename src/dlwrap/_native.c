@@ -12,6 +12,7 @@
 #include "_layout.h"
 #include "_lease.h"
 #include "_loan.h"
+#include "_pages.h"
 #include "_registration.h"
 #include "_wrap.h"
 
@@ -100,6 +101,11 @@ static PyMethodDef module_methods[] = {
     {"wake", native_wake, METH_NOARGS, "wake()\n--\n\nLet wait() return."},
     {"record", native_record, METH_VARARGS,
      "record(is_capturing, event_record, stream, event)\n--\n\nRecord unless capturing."},
+    {"unregister", native_unregister, METH_O, "unregister(starts)\n--\n\nThe CUresults."},
+    {"is_resident", native_is_resident, METH_VARARGS,
+     "is_resident(start, stop, samples)\n--\n\nWhether the pages seem to be there."},
+    {"populate", native_populate, METH_VARARGS,
+     "populate(start, stop, writable)\n--\n\nHave the pages there; whether the kernel could."},
     {"learn_arrays", native_learn_arrays, METH_VARARGS,
      "learn_arrays(type, array, pointer, shape, strides, base, dtype, flags, dtypes)\n--\n\nWhether its "
      "fields can be read."},
@@ -120,6 +126,8 @@ static PyMethodDef module_methods[] = {
      "look."},
     {"leave", native_leave, METH_O,
      "leave(loan)\n--\n\nThe range that it used and does not any more, or None."},
+    {"leave_to_others", native_leave_to_others, METH_O,
+     "leave_to_others(loan)\n--\n\nWhether it uses no range any more; it stays if it is the only user."},
     {"lend", (PyCFunction)(void (*)(void))native_lend, METH_FASTCALL,
      "lend(type, layout, loan, device_pointer, readonly, primary, pageable)\n--\n\nThe first holder of a "
      "lease."},

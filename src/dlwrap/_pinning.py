@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING
 from dlwrap import _driver, _native
 from dlwrap._errors import CudaError
 from dlwrap._lingering import Lingering
+from dlwrap._populate import populate
 from dlwrap._registration import LIVE, REGISTERING, Registration
+from dlwrap._threads import guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from dlwrap._layout import HostLayout, Span
+    from dlwrap._populate import Progress
 
     WhenGone = Callable[[Exception | None], None]
     Seen = dict[Registration, tuple[int, int]]  # state and users
@@ -73,8 +76,10 @@ class PinTable:
 
     # ---- taking ----
 
-    def acquire(self, user: _native.Loan, layout: HostLayout, device: int, extent: str) -> None:
-        """Find or make a registration around the layout's bytes, with this user.
+    def acquire(
+        self, user: _native.Loan, layout: HostLayout, device: int, extent: str, progress: Progress | None = None
+    ) -> None:
+        """Find or make a registration around the layout's bytes, with this user; tell the progress of making one.
 
         Whatever it raises, interrupts included, and however far it came: `release` undoes it.
 
@@ -92,7 +97,7 @@ class PinTable:
             wanted = wanted or (layout.owner_span if extent == "owner" else layout.span)
             made, blocking = self._claim(user, layout, device, wanted)
             if made is not None:
-                if self._register(user, made, layout):
+                if self._register(user, made, layout, progress):
                     return
                 wanted = layout.span
             elif blocking:
@@ -165,8 +170,10 @@ class PinTable:
         finally:
             self._waiting.discard(this)
 
-    def _register(self, user: _native.Loan, made: Registration, layout: HostLayout) -> bool:
+    def _register(self, user: _native.Loan, made: Registration, layout: HostLayout, progress: Progress | None) -> bool:
         """Register a range that is in the table already, or adopt another; False if the span alone should be tried."""
+        # Pages of a file are not made the process's own: the driver refuses shared ones, after they were written to.
+        populate(made.start, made.stop, writable=not (made.read_only or layout.file_backed), progress=progress)
         try:
             _driver.page_lock(self.table, made)
         except CudaError as error:
@@ -179,6 +186,8 @@ class PinTable:
             self.release(user)
             return self._adopt(user, error, made, layout)
         self._tell_change()
+        if progress is not None:
+            progress(made.nbytes, made.nbytes)
         return True
 
     def _tell_change(self) -> None:
@@ -226,6 +235,11 @@ class PinTable:
         then : callable, optional
             Called without a lock: at once if others go on using the range, else after it is unregistered.
         """
+        if _native.leave_to_others(user):
+            self._tell_change()
+            if then is not None:
+                then(None)
+            return
         with self.lock:
             pin, idle = user.pin, False
             if pin is not None and pin.state == REGISTERING:
@@ -264,12 +278,15 @@ class PinTable:
                 self.lingering.discard(found)
             return due, pause
 
-    def unregister(self, registration: Registration) -> None:
-        """Unregister what `due` gave, and let its memory go; blocks until the device is idle.
+    def unregister(self, leaving: list[Registration]) -> None:
+        """Unregister some of what `due` gave, of one device, and let the memory go; blocks until the device is idle.
 
-        If the driver refuses, the memory is kept, because it may still be page-locked.
+        Where the driver refuses, the memory is kept, because it may still be page-locked.
         """
-        failure = self._unregister(registration)
+        for registration, failure in zip(leaving, _unregister(leaving), strict=True):
+            guard(self._let_go, registration, failure)
+
+    def _let_go(self, registration: Registration, failure: Exception | None) -> None:
         if failure is not None:
             _native.leak(registration.hold)
             self._note_leak(failure)
@@ -280,18 +297,6 @@ class PinTable:
             self._leaving.remove(registration)
         for callback in registration.when_gone:
             callback(failure)
-
-    def _unregister(self, registration: Registration) -> Exception | None:
-        """Have the driver unregister; give the error after which the memory may still be page-locked."""
-        try:
-            _driver.use_primary_context(registration.device)
-            _driver.unregister(registration.start)
-        except CudaError as error:
-            done = (error.call, error.code) == ("cuMemHostUnregister", _driver.HOST_MEMORY_NOT_REGISTERED)
-            return None if done else error
-        except Exception as error:  # noqa: BLE001 -- what the bindings raise by themselves
-            return error
-        return None
 
     def flush(self, then: WhenGone) -> int:
         """Make every lingering registration due; ``then`` is called once for each, when it is gone.
@@ -325,6 +330,18 @@ class PinTable:
             self._changed.notify_all()
 
 
+def _unregister(leaving: list[Registration]) -> Sequence[Exception | None]:
+    """Have the driver unregister; give the errors after which the memory may still be page-locked."""
+    try:
+        _driver.use_primary_context(leaving[0].device)
+        failures = _driver.unregister_all(tuple(found.start for found in leaving))
+    except Exception as error:  # noqa: BLE001 -- what the bindings raise by themselves
+        return [error] * len(leaving)
+    # What is not registered any more needs no unregistering.
+    gone = _driver.HOST_MEMORY_NOT_REGISTERED
+    return [None if failure is None or failure.code == gone else failure for failure in failures]
+
+
 def _overlap_error(span: Span, owner: str, locked: tuple[int, int] | None) -> BufferError:
     what = "part of it" if locked is None else f"{locked[0]:#x} to {locked[1]:#x}"
     return BufferError(
@@ -332,6 +349,8 @@ def _overlap_error(span: Span, owner: str, locked: tuple[int, int] | None) -> Bu
         "and copies fail across two ranges; wrap or dlwrap.pin() the array that owns all of it first"
     )
 
+
+_MOST_AT_ONCE = 512 * 2**30
 
 _CURES = {
     _driver.INVALID_VALUE: "the driver cannot page-lock this kind of memory, such as a shared writable mapping of a "
@@ -345,5 +364,7 @@ def _explain_refusal(error: CudaError, refused: Registration) -> CudaError:
     """Say what could not be page-locked, and the cure."""
     cures = _CURES if error.call == "cuMemHostRegister" else {}
     cure = cures.get(error.code, f"{error.explanation}; wrap a copy")
+    if cures and refused.nbytes >= _MOST_AT_ONCE:
+        cure = "drivers from r580 on page-lock less than 512 GiB in one range; wrap its parts, with extent='view'"
     explanation = f"cannot page-lock {refused.nbytes} bytes at {refused.start:#x}: {cure}"
     return CudaError(error.code, error.name, explanation, error.call)

@@ -95,6 +95,26 @@ PyObject *native_leave(PyObject *module, PyObject *object) {
     return range == NULL ? Py_BuildValue("") : (PyObject *)range;
 }
 
+PyObject *native_leave_to_others(PyObject *module, PyObject *object) {
+    (void)module;
+    Loan *loan = as_loan(object);
+    if (loan == NULL) {
+        return NULL;
+    }
+    pthread_mutex_lock(&lock);
+    Registration *range = loan->pin;
+    bool left = range == NULL || range->users > 1;
+    if (range != NULL && left) {
+        loan->pin = NULL;
+        range->users--;
+    }
+    pthread_mutex_unlock(&lock);
+    if (left) {
+        Py_XDECREF(range);
+    }
+    return PyBool_FromLong(left);
+}
+
 /* ---- the table ---- */
 
 Registrations *as_registrations(PyObject *object) {

@@ -48,6 +48,10 @@ bool share_at_once(Registrations *table, Loan *loan, Bytes bytes, bool writable)
 /* leave(loan): the range that it used and does not any more, or None. */
 PyObject *native_leave(PyObject *module, PyObject *object);
 
+/* leave_to_others(loan): whether it uses no range any more, because others do or it used none; else nothing
+ * happens. */
+PyObject *native_leave_to_others(PyObject *module, PyObject *object);
+
 /* Lets the child of a fork go on. */
 void renew_registrations(void);
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +18,10 @@ if TYPE_CHECKING:
     from dlwrap._streams import TrackedStream
 
 _SHORTEST_PAUSE = 50e-6
-_LONGEST_PAUSE = 3e-3
+_LONGEST_PAUSE = 5e-3
 FOREVER = -1.0
 
 
-@dataclass(slots=True, eq=False)
 class Wait:
     """Work on a device that has to end before something else may happen.
 
@@ -41,13 +39,25 @@ class Wait:
         Whether a thread of the program waits for it.
     """
 
-    device: int
-    streams: tuple[TrackedStream, ...]
-    device_wide: bool
-    finish: Callable[[Exception | None], None]
-    urgent: bool = False
-    _parts: int = 0
-    _failure: Exception | None = None
+    # No dataclasses in this file: making one takes a tenth of what importing dlwrap may take.
+    __slots__ = ("_failure", "_parts", "device", "device_wide", "finish", "streams", "urgent")
+
+    def __init__(
+        self,
+        device: int,
+        streams: tuple[TrackedStream, ...],
+        finish: Callable[[Exception | None], None],
+        *,
+        device_wide: bool,
+        urgent: bool,
+    ) -> None:
+        self.device = device
+        self.streams = streams
+        self.device_wide = device_wide
+        self.finish = finish
+        self.urgent = urgent
+        self._parts = 0
+        self._failure: Exception | None = None
 
     def begin(self) -> None:
         """Count the parts that have to end."""
@@ -63,21 +73,25 @@ class Wait:
             self.finish(self._failure)
 
 
-@dataclass(slots=True, eq=False)
 class _Recording:
     """An event on a stream, for all the waits that were there when it was recorded."""
 
-    event: Any
-    waits: list[Wait]
+    __slots__ = ("event", "waits")
+
+    def __init__(self, event: Any, waits: list[Wait]) -> None:
+        self.event = event
+        self.waits = waits
 
 
-@dataclass(slots=True, eq=False)
 class _Queue:
     """What waits for one stream: not recorded yet, and recorded in order."""
 
-    stream: TrackedStream
-    unrecorded: list[Wait] = field(default_factory=list)
-    recordings: deque[_Recording] = field(default_factory=deque)
+    __slots__ = ("recordings", "stream", "unrecorded")
+
+    def __init__(self, stream: TrackedStream) -> None:
+        self.stream = stream
+        self.unrecorded: list[Wait] = []
+        self.recordings: deque[_Recording] = deque()
 
 
 class EventWaits:

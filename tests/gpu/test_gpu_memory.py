@@ -5,6 +5,7 @@ from __future__ import annotations
 import array as stdlib_array
 import contextlib
 import mmap
+import time
 from multiprocessing.shared_memory import SharedMemory
 
 import _cuda
@@ -46,6 +47,50 @@ def test_fresh_arrays_at_addresses_just_freed(torch):
         tensor = torch.from_dlpack(dlwrap.wrap(np.full(1 << 14, value, np.float32)))
         # Only the last is kept to the next round: the allocator gives addresses again that were page-locked.
         assert tensor.sum().item() == value * (1 << 14)
+
+
+# ---- large memory ----
+
+
+def test_the_progress_of_page_locking_fresh_memory(torch):
+    told, array = [], np.zeros(2**28, np.uint8)
+    tensor = torch.from_dlpack(dlwrap.wrap(array, progress=lambda *done: told.append(done)))
+    assert [done for done, _ in told] == [*range(0, 2**28, 2**26), 2**28]
+    assert {total for _, total in told} == {array.nbytes}
+    tensor.fill_(3)
+    torch.cuda.synchronize()
+    assert array[:: 2**20].tolist() == [3] * 2**8
+
+
+def test_page_locking_that_is_interrupted_leaves_nothing(torch):
+    def interrupt(done, total):
+        if done:
+            raise KeyboardInterrupt
+
+    array = np.zeros(2**28, np.uint8)
+    with pytest.raises(KeyboardInterrupt):
+        dlwrap.wrap(array, progress=interrupt)
+    assert pinned_bytes() == 0
+    assert not _cuda.is_registered(_cuda.address(array))
+    assert torch.from_dlpack(dlwrap.wrap(array)).sum().item() == 0
+
+
+@pytest.mark.parametrize("refused", [0, 70])
+def test_many_ranges_are_unregistered_together(refused):
+    """Also where the driver refuses one, because somebody else has unregistered it already."""
+    dlwrap.configure(linger_seconds=1000)
+    arrays = [np.zeros(1 << 10, np.uint8) for _ in range(130)]
+    for array in arrays:
+        dlwrap.wrap(array, extent="view")
+    while dlwrap.stats().live or dlwrap.stats().pending:
+        time.sleep(1e-3)
+    assert dlwrap.stats().lingering == 130
+    if refused:
+        with _cuda.current():
+            _cuda.call("cuMemHostUnregister", _cuda.address(arrays[refused]))
+    assert pinned_bytes() == 0
+    assert not any(_cuda.is_registered(_cuda.address(array)) for array in arrays)
+    assert dlwrap.stats().leaked == 0
 
 
 # ---- parents and parts ----
