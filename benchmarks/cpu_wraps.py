@@ -9,7 +9,9 @@ import numpy as np
 import dlwrap
 from benchmarks._benchmark import SECONDS, Benchmark, Run, lingering
 from benchmarks._timing import SkipBenchmark, Statement, compare, race, wait_until
+from dlwrap import _native
 
+PAGEABLE_MEMORY_ACCESS = 88  # CUdevice_attribute
 MOST_KEPT = 1000  # wrappers or capsules alive at a time
 LINGERING = 256
 
@@ -72,6 +74,11 @@ def pageable_wrap(run: Run) -> dict[str, Any]:
             "wrap": _keeping("wrap(array, memory='pageable')", array),
             "wrap and export": _keeping(EXPORT, array),
         }
+        if simulated is not None:
+            ask = {"ask": _native.attribute, "number": PAGEABLE_MEMORY_ACCESS}
+            contestants["two calls of the simulated driver, as many as a wrap makes"] = Statement(
+                "ask(number, 0); ask(number, 0)", ask
+            )
         return {"pageable_wrap": compare(race(contestants, run.pick(25, 3), run.pick(0.02, 0.001)), "us")}
     finally:
         dlwrap.reclaim(SECONDS)

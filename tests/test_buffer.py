@@ -1111,7 +1111,7 @@ def test_a_wrap_in_c_is_as_one_in_python(device, memory, extent, wait, readonly,
     [
         pytest.param({"device": 0}, id="a device that is told"),
         pytest.param({"memory": "".join(["au", "to"])}, id="a word that only equals"),
-        pytest.param({"memory": "pageable"}, id="a memory kind that may have to be refused"),
+        pytest.param({"memory": "pageable"}, id="a memory kind that has to be refused"),
         pytest.param({"extent": "all"}, id="an extent that there is not"),
         pytest.param({"wait": None}, id="no wait"),
         pytest.param({"readonly": 1}, id="a number for a truth value"),
@@ -1147,3 +1147,14 @@ def test_no_wrap_is_made_in_c_for_another_context(cuda):
         assert _native.wrap(array, None, "auto", "owner", "streams", None) is None
         checked(driver.cuCtxPopCurrent())
         checked(driver.cuCtxDestroy(stranger))
+
+
+@pytest.mark.parametrize("memory", ["auto", "pageable"])
+def test_a_wrap_of_pageable_memory_is_made_in_c(cuda, memory):
+    array = np.arange(20.0)
+    cuda.configure(pageable=True)
+    dlwrap.wrap(array)  # starts what has to be there
+    in_c = _native.wrap(array, None, memory, "owner", "streams", None)
+    in_python = dlwrap.wrap(array, device=0, memory=memory)
+    assert (in_c.memory, in_c._lease.pin) == ("pageable", None)
+    assert described(in_c) == described(in_python)

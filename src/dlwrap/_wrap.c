@@ -10,7 +10,8 @@
 #include "_loan.h"
 #include "_registration.h"
 
-static PyObject *name_auto, *name_pinned, *name_owner, *name_view, *name_streams, *name_device;
+static PyObject *name_auto, *name_pinned, *name_pageable, *name_owner, *name_view, *name_streams,
+    *name_device;
 
 /* What is made, for the life of the process, and where page-locked ranges are. */
 static PyTypeObject *buffer_type, *lease_type;
@@ -19,15 +20,16 @@ static atomic_bool is_serving;
 
 /* What a call asks for. */
 typedef struct Options {
-    bool pinned, device_wide, read_only_told, read_only;
+    bool pinned, pageable, device_wide, read_only_told, read_only;
 } Options;
 
 bool prepare_wraps(void) {
     static const struct {
         PyObject **name;
         const char *text;
-    } names[] = {{&name_auto, "auto"}, {&name_pinned, "pinned"},   {&name_owner, "owner"},
-                 {&name_view, "view"}, {&name_streams, "streams"}, {&name_device, "device"}};
+    } names[] = {{&name_auto, "auto"},    {&name_pinned, "pinned"}, {&name_pageable, "pageable"},
+                 {&name_owner, "owner"},  {&name_view, "view"},     {&name_streams, "streams"},
+                 {&name_device, "device"}};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         *names[i].name = PyUnicode_InternFromString(names[i].text);
         if (*names[i].name == NULL) {
@@ -73,10 +75,11 @@ PyObject *native_stop_wraps(PyObject *module, PyObject *unused) {
 static bool read_options(PyObject *const *args, Options *options) {
     PyObject *device = args[0], *memory = args[1], *extent = args[2], *wait = args[3], *readonly = args[4];
     options->pinned = memory == name_pinned;
+    options->pageable = memory == name_pageable;
     options->device_wide = wait == name_device;
     options->read_only_told = readonly != Py_None;
     options->read_only = readonly == Py_True;
-    return device == Py_None && (options->pinned || memory == name_auto) &&
+    return device == Py_None && (options->pinned || options->pageable || memory == name_auto) &&
            (extent == name_owner || extent == name_view) && (options->device_wide || wait == name_streams) &&
            (!options->read_only_told || options->read_only || readonly == Py_False);
 }
@@ -100,10 +103,10 @@ static Exporter *wrap_layout(Layout *layout, const Options *options) {
     Terms terms = {.read_only = options->read_only_told ? options->read_only : layout->readonly};
     int device = find_device(&terms.primary);
     int reads_pageable = device < 0 || options->pinned ? 0 : reads_pageable_memory(device);
-    if (device < 0 || reads_pageable < 0) {
+    terms.pageable = reads_pageable == 1;
+    if (device < 0 || reads_pageable < 0 || (options->pageable && !terms.pageable)) {
         return NULL;
     }
-    terms.pageable = reads_pageable == 1;
     Exporter *self = make_exporter(buffer_type, layout);
     Loan *loan = self == NULL ? NULL : make_loan(lease_type, device, layout->hold, options->device_wide);
     if (loan != NULL && place(layout, loan, &terms)) {
