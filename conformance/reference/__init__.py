@@ -103,6 +103,7 @@ class Library:
         seen = ctypes.POINTER(Seen)
         for name in ("reference_look", "reference_take"):
             getattr(self.held, name).argtypes = [ctypes.py_object, seen]
+        self.held.reference_drop_with_error.argtypes = [ctypes.py_object, ctypes.py_object]
         for name in ("reference_delete", "reference_delete_on_foreign_thread", "reference_delete_at_end"):
             getattr(self.free, name).argtypes = [pointer, i32]
         self.held.reference_delete_within.argtypes = [pointer, i32, ctypes.c_int]
@@ -146,6 +147,11 @@ def take(capsule: object) -> Seen:
         f"not an unconsumed DLPack capsule: {capsule!r}"
     )
     return seen
+
+
+def drop_with_error(capsules: list[object]) -> bool:
+    """Empty a list that alone keeps a capsule, while a KeyError is set; tell whether it is set still."""
+    return library().held.reference_drop_with_error(capsules, KeyError) == 1
 
 
 def delete(seen: Seen) -> None:

@@ -21,6 +21,9 @@ extern int PyCapsule_IsValid(void *capsule, const char *name);
 extern int PyCapsule_SetName(void *capsule, const char *name);
 extern void *PyCapsule_GetDestructor(void *capsule);
 extern void PyErr_Clear(void);
+extern void PyErr_SetString(void *kind, const char *message);
+extern int PyErr_ExceptionMatches(void *kind);
+extern int PyList_SetSlice(void *list, intptr_t low, intptr_t high, void *items);
 
 /* Every field, as it was found. */
 typedef struct {
@@ -103,6 +106,16 @@ int reference_take(void *capsule, Seen *seen) {
         return -1;
     }
     return PyCapsule_SetName(capsule, seen->kind == VERSIONED ? "used_dltensor_versioned" : "used_dltensor");
+}
+
+/* Empties a list, whose item is an unconsumed capsule, while an error is set; tells whether it is set still.
+ */
+int reference_drop_with_error(void *list, void *kind) {
+    PyErr_SetString(kind, "set by the reference consumer");
+    PyList_SetSlice(list, 0, 1, NULL);
+    int still_set = PyErr_ExceptionMatches(kind);
+    PyErr_Clear();
+    return still_set;
 }
 
 /* ---- deleters ---- */

@@ -1,0 +1,58 @@
+"""The keyword copy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from conformance import reference
+from conformance.checks._check import check
+from conformance.consumers.reference import Taken
+
+if TYPE_CHECKING:
+    from conformance.case import Case
+
+
+@check("copy.default")
+def check_default(case: Case) -> None:
+    assert_shared(case, None)
+
+
+@check("copy.false")
+def check_false(case: Case) -> None:
+    assert_shared(case, False)
+
+
+def assert_shared(case: Case, copy: bool | None) -> None:
+    subject = case.make()
+    capsule = case.ask(subject, copy=copy, max_version=(1, 3))
+    found, expected = reference.look(capsule).first, subject.address(case.side)
+    assert found == expected, f"copy={copy} gave memory at {found:#x}, not {expected:#x}"
+
+
+@check("copy.true")
+def check_true(case: Case) -> None:
+    subject = case.make()
+    capsule = case.ask(subject, copy=True, max_version=(1, 3))
+    assert reference.look(capsule).first != subject.address(case.side), "copy=True gave the array's own memory"
+
+
+@check("copy.values")
+def check_values(case: Case) -> None:
+    subject = case.make()
+    taken = Taken(case.ask(subject, copy=True, max_version=(1, 3)))
+    read = np.asarray(case.read(taken))
+    assert read.tobytes() == subject.read().tobytes(), f"the copy holds {read[:6].tolist()}..."
+
+
+@check("copy.flag")
+def check_flag(case: Case) -> None:
+    flags = case.look_versioned(case.make(), copy=True).flags
+    assert flags & reference.IS_COPIED, f"flags {flags:#x}"
+
+
+@check("copy.flag-clear")
+def check_flag_clear(case: Case) -> None:
+    flags = case.look_versioned(case.make(), copy=None).flags
+    assert not flags & reference.IS_COPIED, f"flags {flags:#x}"
