@@ -92,10 +92,8 @@ class Peer:
 
     def why_failed(self, test: str, message: str) -> str:
         """Give the reason why a test fails with this message; empty if none is known."""
-        return next(
-            (known.reason for known in self.failures if matches(test, known.test) and matches(message, known.message)),
-            "",
-        )
+        known = (each for each in self.failures if matches(test, each.test) and matches(message, each.message))
+        return next((each.reason for each in known), "")
 
     def why_must_fail(self, test: str) -> str:
         """Give the reason why a test cannot pass; empty if it may."""
