@@ -112,7 +112,7 @@ class _Recorder:
 def name_of(nodeid: str) -> str:
     """Name a test without the folders that it lies in."""
     path, _, rest = nodeid.partition("::")
-    return f"{os.path.basename(path)}::{rest}"  # noqa: PTH119 - an id, not a file
+    return f"{os.path.basename(path)}::{rest}"
 
 
 def _message_of(report: pytest.TestReport) -> str:
