@@ -145,15 +145,15 @@ PEERS = (
             Known(
                 "*::test_*_refcount*",
                 "assert (* - *) == 1",
-                "The test wants the array dropped inside the deleter; dlwrap's manager drops it a moment later, once the "
-                "GPU is done",
+                "The test wants the array dropped inside the deleter; dlwrap's manager drops it a moment later, "
+                "once the GPU is done",
                 always=False,  # the moment may be short
             ),
             Known(
                 "*::test_dunder_dlpack_stream",
                 "*DID NOT RAISE*",
-                "The test wants an error for a stream; a wrapped buffer is a CUDA buffer, which takes streams, and pays "
-                "them no heed for a CPU view",
+                "The test wants an error for a stream; a wrapped buffer is a CUDA buffer, which takes streams, and "
+                "pays them no heed for a CPU view",
             ),
         ),
     ),
@@ -189,8 +189,8 @@ PEERS = (
             Known(
                 "*::test_dlpack_normalize_strides_cpu",
                 "AssertionError: Scalars are not equal!*",
-                "The test wants the stride 3 of a dimension of size 1 kept; dlwrap gives such a dimension, whose stride "
-                "says nothing, that of a compact array",
+                "The test wants the stride 3 of a dimension of size 1 kept; dlwrap gives such a dimension, whose "
+                "stride says nothing, that of a compact array",
             ),
         ),
         **_TORCH,
@@ -212,7 +212,7 @@ PEERS = (
             Known(
                 "*::testNumpyToJax*",
                 "BufferError: cannot export address * a GPU faults on misaligned *",
-                "The data lies at an address that is no multiple of its item size; NumPy exports that, dlwrap refuses it",
+                "The data lies at an address that is no multiple of its item size; NumPy exports it, dlwrap does not",
                 always=False,  # the cases are drawn at random
             ),
         ),

@@ -1,4 +1,4 @@
-"""Runs the DLPack tests of other projects on what dlwrap exports, each in a process of its own; keeps what came of them.
+"""Runs the DLPack tests of other projects on what dlwrap exports, each in its own process; keeps what came of them.
 
 python -m conformance.peers.run --sources DIR [--only NAME ...] [--out FOLDER] [--gpu]
 

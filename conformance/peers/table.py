@@ -20,7 +20,7 @@ _OPENING = """\
 Written by `python -m conformance.peers.table` from the results in `conformance/results/peers`; do not edit.
 
 Other projects test DLPack on arrays of their own. Here dlwrap takes the place of the producer in those tests, by a
-small [adapter](../conformance/peers/adapters) for each; the tests are theirs, unchanged, from a checkout or as installed.
+small [adapter](../conformance/peers/adapters) for each; the tests are theirs, unchanged, from a checkout or the package.
 
 | word | meaning |
 |---|---|
@@ -41,8 +41,8 @@ python -m conformance.peers.run --sources DIR
 ```
 
 `DIR` has a checkout of each repository, at the tag or commit above, in a folder named like it: `DIR/pytorch`,
-`DIR/jax`, and so on; array-api-tests also wants its submodule. The command fails if a test fails without a known reason,
-or passes in spite of one.
+`DIR/jax`, and so on; array-api-tests also wants its submodule. The command fails if a test fails without a known
+reason, or passes in spite of one.
 
 On a machine with a GPU, with builds for CUDA, these run on the real driver:
 
