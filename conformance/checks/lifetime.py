@@ -28,6 +28,8 @@ AT_ONCE = 0.25  # seconds, in which what does not wait is done
 def check_outlives(case: Case) -> None:
     subject = case.make()
     values, taken = subject.read(), case.take(subject)
+    if case.consumer.address(taken) != subject.address(case.side):
+        raise CannotBeAskedError("it copied the array, and needs nothing more: see data.address")
     subject.drop()
     case.settle()
     assert subject.alive(), "the memory was given back while the framework's array needed it"

@@ -115,7 +115,8 @@ def read_by_address(
     cuda = consumer.side is Side.CUDA
     flat = consumer.driver.download(pointer, nbytes) if cuda else host_bytes(pointer, nbytes)
     steps = [stride * dtype.itemsize for stride in strides]
-    return np.lib.stride_tricks.as_strided(flat.view(dtype), shape, steps).copy()
+    # As bytes, because NumPy finds no strides of some types of ml_dtypes.
+    return np.lib.stride_tricks.as_strided(flat.view(f"V{dtype.itemsize}"), shape, steps).copy().view(dtype)
 
 
 def write_by_address(
@@ -126,6 +127,7 @@ def write_by_address(
     cuda = consumer.side is Side.CUDA
     flat = consumer.driver.download(pointer, nbytes) if cuda else host_bytes(pointer, nbytes)
     steps = [stride * values.dtype.itemsize for stride in strides]
-    np.lib.stride_tricks.as_strided(flat.view(values.dtype), shape, steps)[...] = values
+    raw = f"V{values.dtype.itemsize}"
+    np.lib.stride_tricks.as_strided(flat.view(raw), shape, steps)[...] = np.ascontiguousarray(values).view(raw)
     if cuda:
         consumer.driver.upload(pointer, flat)

@@ -9,6 +9,7 @@ from cuda.core import Device
 from cuda.core.utils import StridedMemoryView
 
 from conformance.consumers._consumer import Consumer, compact_strides, read_by_address, write_by_address
+from conformance.dtypes import FLOAT8
 
 if TYPE_CHECKING:
     from conformance.drivers._calls import Driver
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 class CudaCore(Consumer):
     """A view that shows where the elements lie."""
+
+    lacks = dict.fromkeys(FLOAT8, "cuda.core's StridedMemoryView has no float8")
 
     def take(self, offered: object) -> Any:
         """Import it, on no particular stream."""

@@ -40,7 +40,9 @@ class NumbaCuda(Consumer):
         return array.copy_to_host()
 
     def write(self, array: Any, values: np.ndarray) -> None:
-        """In place."""
+        """In place, as far as numba copies."""
+        if not (array.is_c_contiguous() or array.is_f_contiguous()):
+            raise CannotBeAskedError("numba-cuda copies to compact arrays only")
         array.copy_to_device(np.ascontiguousarray(values))
         numba.cuda.synchronize()
 
