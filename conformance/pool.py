@@ -13,6 +13,7 @@ from typing import Any
 
 from conformance.cannot import UnavailableError
 from conformance.results import Outcome
+from conformance.worker import shorten
 
 STARTING = 180.0  # seconds to import a framework, and to build what has to be built
 CHECKING = 90.0  # seconds for one check
@@ -110,8 +111,8 @@ class Worker:
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors.read().splitlines() if line.strip()]
         self._kill()
-        telling = [line for line in lines if "what()" in line or "abort" in line.lower() or "Error" in line]
-        return f"{how}: {(telling or lines or ['it said nothing'])[-1][:200]}"
+        uncaught = [line for line in lines if line.startswith("what()")]
+        return f"{how}: {shorten((uncaught or lines or ['it said nothing'])[-1])}"
 
     def _kill(self) -> None:
         """Kill the process and what it started, which share a session of their own."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import warnings
 from typing import Any
@@ -69,8 +70,8 @@ def judge(case: Any, rule: str) -> tuple[Outcome, str]:
 
 
 def shorten(text: str) -> str:
-    """Keep a reason to one line."""
-    line = " ".join(text.split())
+    """Keep a reason to one line, without the folders of this machine."""
+    line = re.sub(r"(?<![\w.])(/[\w.+~-]+)+/(?=[\w.+-]+)", "", " ".join(text.split()))
     return line if len(line) <= LONGEST_REASON else f"{line[: LONGEST_REASON - 3]}..."
 
 

@@ -20,7 +20,7 @@ def others(like: np.ndarray) -> np.ndarray:
 
 @check("data.values", every=True)
 def check_values(case: Case) -> None:
-    subject = case.make()
+    subject = case.make(case.plain((11,)))
     values = subject.read()
     read = np.asarray(case.consumer.read(case.take(subject)))
     assert read.tobytes() == values.tobytes(), f"read {read[:6].tolist()}..., not {values[:6].tolist()}..."
@@ -28,14 +28,14 @@ def check_values(case: Case) -> None:
 
 @check("data.address", every=True)
 def check_address(case: Case) -> None:
-    subject = case.make()
+    subject = case.make(case.plain((12,)))
     found, expected = case.consumer.address(case.take(subject)), subject.address(case.side)
     assert found == expected, f"at {found:#x}, not {expected:#x}: it was copied"
 
 
 @check("data.host-writes", every=True)
 def check_host_writes(case: Case) -> None:
-    subject = case.make()
+    subject = case.make(case.plain((13,)))
     taken = case.take(subject)
     values = others(subject.read())
     subject.write(values)
@@ -45,9 +45,10 @@ def check_host_writes(case: Case) -> None:
 
 @check("data.framework-writes", every=True)
 def check_framework_writes(case: Case) -> None:
-    if case.consumer.immutable:
-        raise CannotBeAskedError(case.consumer.immutable)
-    subject = case.make()
+    for reason in (case.producer.immutable, case.consumer.immutable):
+        if reason:
+            raise CannotBeAskedError(reason)
+    subject = case.make(case.plain((14,)))
     taken = case.take(subject)
     values = others(subject.read())
     case.consumer.write(taken, values)

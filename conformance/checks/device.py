@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @check("device.matches")
 def check_matches(case: Case) -> None:
-    subject = case.make()
+    subject = case.make(case.plain((19,)))
     said = tuple(map(int, subject.offered.__dlpack_device__()))
     found = case.look(subject).device
     assert found == said, f"__dlpack_device__ says {said}, the tensor {found}"
@@ -24,7 +24,7 @@ def check_matches(case: Case) -> None:
 
 @check("device.arrives", every=True)
 def check_arrives(case: Case) -> None:
-    found = case.consumer.device(case.take(case.make()))
+    found = case.consumer.device(case.take(case.make(case.plain((20,)))))
     if found is None:
         raise CannotBeAskedError("it does not tell the device")
     expected = (reference.CUDA if case.side is Side.CUDA else reference.CPU, 0)

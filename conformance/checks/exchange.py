@@ -53,7 +53,7 @@ def check_functions(case: Case) -> None:
 
 @check("exchange.export")
 def check_export(case: Case) -> None:
-    subject = case.make(case.array((3, 4)))
+    subject = case.make(case.array((2, 5)))
     exported = reference.export(case.table(subject), subject.offered)
     capsule = case.ask(subject, max_version=(1, 3))
     try:
@@ -64,7 +64,7 @@ def check_export(case: Case) -> None:
 
 @check("exchange.view")
 def check_view(case: Case) -> None:
-    subject = case.make(case.array((3, 4)))
+    subject = case.make(case.array((2, 6)))
     api = case.table(subject)
     _, table = reference.find_table(type(subject.offered))
     if not table.dltensor_from_py_object:
@@ -75,7 +75,7 @@ def check_view(case: Case) -> None:
 
 @check("exchange.import")
 def check_import(case: Case) -> None:
-    subject = case.make(case.array((3, 4)))
+    subject = case.make(case.array((2, 7)))
     api = case.table(subject)
     exported = reference.export(api, subject.offered)
     made = reference.import_(api, exported)

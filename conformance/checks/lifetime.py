@@ -109,7 +109,7 @@ def check_several_streams(case: Case) -> None:
 @check("lifetime.dropped-first", promise=True, cuda=True)
 def check_dropped_first(case: Case) -> None:
     subject, stream = case.make(), case.driver.create_stream()
-    taken = Taken(case.ask(subject, stream=None))
+    taken = Taken(case.ask(subject, stream=None, max_version=(1, 3)))
     del taken
     case.settle()
     let_go = submit(case, stream, subject)
@@ -156,7 +156,7 @@ def check_nothing_launched(case: Case) -> None:
 def check_capture_owns(case: Case) -> None:
     subject, stream = case.make(), case.driver.create_stream()
     case.driver.begin_capture(stream)
-    taken = Taken(case.ask(subject, stream=stream, max_version=(1, 3)))
+    taken = Taken(case.ask(subject, stream=stream, max_version=(1, 2)))
     graph = case.driver.end_capture(stream)
     del taken
     subject.drop()

@@ -24,7 +24,7 @@ def assert_kept(case: Case, subject: Subject, values: np.ndarray, taken: Taken) 
 
 @check("ownership.legacy-deleter")
 def check_legacy_deleter(case: Case) -> None:
-    subject = case.make()
+    subject = case.make(case.plain((21,)))
     subject.alive()
     seen = reference.take(case.ask(subject))
     subject.drop()
@@ -51,7 +51,7 @@ def check_unconsumed(case: Case) -> None:
 @check("ownership.consumed-capsule")
 def check_consumed_capsule(case: Case) -> None:
     for request in ({}, {"max_version": (1, 3)}):
-        subject = case.make()
+        subject = case.make(case.plain((23,)))
         values, capsule = subject.read(), case.ask(subject, **request)
         taken = Taken(capsule)
         subject.drop()
@@ -61,7 +61,7 @@ def check_consumed_capsule(case: Case) -> None:
 
 @check("ownership.several")
 def check_several(case: Case) -> None:
-    subject = case.make()
+    subject = case.make(case.plain((24,)))
     values = subject.read()
     taken = [Taken(case.ask(subject, max_version=(1, 3))) for _ in range(3)]
     subject.drop()

@@ -92,10 +92,17 @@ class Consumer:
 
 
 def reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Count the elements from the first to the last in memory; strides must not be negative."""
+    """Count the elements from the lowest to the highest in memory."""
     if 0 in shape:
         return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    return 1 + sum((size - 1) * abs(stride) for size, stride in zip(shape, strides, strict=True))
+
+
+def below(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Count the elements in memory before the first one, where strides are negative."""
+    if 0 in shape:
+        return 0
+    return -sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True) if stride < 0)
 
 
 def compact_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -111,23 +118,28 @@ def read_by_address(
     consumer: Consumer, pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype
 ) -> np.ndarray:
     """Read for a framework that only shows where its elements lie."""
-    nbytes = reach(shape, strides) * dtype.itemsize
-    cuda = consumer.side is Side.CUDA
-    flat = consumer.driver.download(pointer, nbytes) if cuda else host_bytes(pointer, nbytes)
-    steps = [stride * dtype.itemsize for stride in strides]
-    # As bytes, because NumPy finds no strides of some types of ml_dtypes.
-    return np.lib.stride_tricks.as_strided(flat.view(f"V{dtype.itemsize}"), shape, steps).copy().view(dtype)
+    elements, _ = _elements(consumer, pointer, shape, strides, dtype)
+    return elements.copy().view(dtype)
 
 
 def write_by_address(
     consumer: Consumer, pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], values: np.ndarray
 ) -> None:
     """Write for such a framework: the elements, and nothing between them."""
-    nbytes = reach(shape, strides) * values.dtype.itemsize
-    cuda = consumer.side is Side.CUDA
-    flat = consumer.driver.download(pointer, nbytes) if cuda else host_bytes(pointer, nbytes)
-    steps = [stride * values.dtype.itemsize for stride in strides]
-    raw = f"V{values.dtype.itemsize}"
-    np.lib.stride_tricks.as_strided(flat.view(raw), shape, steps)[...] = np.ascontiguousarray(values).view(raw)
-    if cuda:
-        consumer.driver.upload(pointer, flat)
+    elements, flat = _elements(consumer, pointer, shape, strides, values.dtype)
+    elements[...] = np.ascontiguousarray(values).view(elements.dtype)
+    if consumer.side is Side.CUDA:
+        consumer.driver.upload(pointer - below(shape, strides) * values.dtype.itemsize, flat)
+
+
+def _elements(
+    consumer: Consumer, pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+    """View the elements, and all bytes between them: in place on the host, as a copy of the GPU's."""
+    size = dtype.itemsize
+    nbytes, first = reach(shape, strides) * size, below(shape, strides)
+    start = pointer - first * size
+    flat = consumer.driver.download(start, nbytes) if consumer.side is Side.CUDA else host_bytes(start, nbytes)
+    # As plain bytes, because NumPy finds no strides of some types of ml_dtypes.
+    plain = flat.view(f"V{size}")[first:]
+    return np.lib.stride_tricks.as_strided(plain, shape, [stride * size for stride in strides]), flat

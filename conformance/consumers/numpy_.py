@@ -8,6 +8,7 @@ import numpy as np
 
 from conformance.consumers._consumer import Consumer
 from conformance.dtypes import OF_ML_DTYPES
+from conformance.reference import CPU
 
 if TYPE_CHECKING:
     from conformance.drivers._calls import Driver
@@ -22,7 +23,8 @@ class NumPy(Consumer):
 
     def take(self, offered: object) -> np.ndarray:
         """Import it."""
-        return np.from_dlpack(offered, device="cpu") if self.asks_for_host else np.from_dlpack(offered)
+        on_host = offered.__dlpack_device__()[0] == CPU  # type: ignore[attr-defined]
+        return np.from_dlpack(offered) if on_host else np.from_dlpack(offered, device="cpu")
 
     def address(self, array: np.ndarray) -> int:
         """As NumPy says."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from conformance import reference
-from conformance.consumers._consumer import Consumer, reach
+from conformance.consumers._consumer import Consumer, below, reach
 from conformance.drivers._calls import LEGACY, host_bytes
 from conformance.dtypes import NAMES, numpy_type
 
@@ -65,8 +65,8 @@ class Reference(Consumer):
         """Follow shape and strides, in C."""
         seen, dtype = array.seen, self._type(array)
         out = np.empty(seen.shape, dtype)
-        below, block = self._memory(seen, dtype)
-        first = block.ctypes.data + below * dtype.itemsize
+        skipped, block = self._memory(seen, dtype)
+        first = block.ctypes.data + skipped * dtype.itemsize
         reference.library().free.reference_gather(seen, first, dtype.itemsize, out.ctypes.data)
         return out
 
@@ -78,7 +78,7 @@ class Reference(Consumer):
         first = block.ctypes.data + below * dtype.itemsize
         reference.library().free.reference_scatter(seen, first, dtype.itemsize, flat.ctypes.data)
         if seen.device_type != reference.CPU:
-            self.driver.upload(seen.first - below * dtype.itemsize, block)
+            self.driver.upload(seen.first - skipped * dtype.itemsize, block)
 
     def tail(self, array: Taken) -> np.ndarray:
         """Read the last elements alone."""
@@ -97,13 +97,10 @@ class Reference(Consumer):
 
     def _memory(self, seen: reference.Seen, dtype: np.dtype) -> tuple[int, np.ndarray]:
         """Give the elements below the first one, and the bytes of all: the memory itself, or a copy from the GPU."""
-        if 0 in seen.shape:
-            return 0, np.empty(0, np.uint8)
-        below = -sum((size - 1) * stride for size, stride in zip(seen.shape, seen.strides, strict=True) if stride < 0)
-        nbytes = (reach(seen.shape, tuple(map(abs, seen.strides)))) * dtype.itemsize
-        start = seen.first - below * dtype.itemsize
+        nbytes, skipped = reach(seen.shape, seen.strides) * dtype.itemsize, below(seen.shape, seen.strides)
+        start = seen.first - skipped * dtype.itemsize
         on_host = seen.device_type == reference.CPU
-        return below, host_bytes(start, nbytes) if on_host else self.driver.download(start, nbytes)
+        return skipped, host_bytes(start, nbytes) if on_host else self.driver.download(start, nbytes)
 
 
 def make(side: Side, driver: Driver) -> Reference:

@@ -80,6 +80,8 @@ class Producer:
         Whether it gives the view of the CPU on demand, beside CUDA.
     in_place : bool
         Whether it shares the memory of the host array it was given.
+    immutable : str
+        Why nobody may write to what it hands over; empty if one may.
     settle : callable
         Wait, so many seconds at most, for what it releases later.
     """
@@ -91,4 +93,5 @@ class Producer:
     promises: bool = False
     serves_host: bool = False
     in_place: bool = True
+    immutable: str = ""
     settle: Callable[[float], None] = collect

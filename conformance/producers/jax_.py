@@ -62,4 +62,4 @@ def make(driver: Driver) -> Producer:
             raise CannotBeAskedError(f"JAX has no {array.dtype.name}")
         return Immutable(jnp.array(array, copy=True), consumer)
 
-    return Producer("jax", side, copy, ("jax",), in_place=False)
+    return Producer("jax", side, copy, ("jax",), in_place=False, immutable="JAX arrays are immutable")

@@ -10,11 +10,13 @@ from typing import Any
 
 import dlwrap
 from conformance.building import build
+from conformance.cannot import CannotBeAskedError
 
 LEGACY, VERSIONED, VIEW = 0, 1, 2
 CPU, CUDA = 1, 2
 READ_ONLY, IS_COPIED, SUBBYTE_PADDED = 1, 2, 4
 MOST_DIMENSIONS = 64
+_MISSING = -99
 
 _SOURCE = Path(__file__).with_name("reference.c")
 _HEADER = Path(dlwrap.__file__).with_name("_dlpack.h")  # tests/test_abi.py compares it with the published one
@@ -181,10 +183,17 @@ def find_table(kind: type) -> tuple[int, Table]:
     return library().held.reference_find_table(capsule, ctypes.byref(table)) or 0, table
 
 
+def present(result: int) -> int:
+    """Give a function's answer on, unless the table has no such function."""
+    if result == _MISSING:
+        raise CannotBeAskedError("its table lacks the function: see exchange.functions")
+    return result
+
+
 def export(api: int, obj: object) -> Seen:
     """Export by the table; raises what the producer raises."""
     seen = Seen()
-    result = library().held.reference_export(api, obj, ctypes.byref(seen))
+    result = present(library().held.reference_export(api, obj, ctypes.byref(seen)))
     assert result == 0, f"managed_tensor_from_py_object_no_sync gave {result} and raised nothing"
     return seen
 
@@ -200,7 +209,7 @@ def view(api: int, obj: object) -> Seen:
 def import_(api: int, seen: Seen) -> Any:
     """Make an object of an exported tensor, which it steals."""
     out = ctypes.c_void_p()
-    result = library().held.reference_import(api, seen.managed, ctypes.byref(out))
+    result = present(library().held.reference_import(api, seen.managed, ctypes.byref(out)))
     assert result == 0, f"managed_tensor_to_py_object_no_sync gave {result} and raised nothing"
     assert out.value, "managed_tensor_to_py_object_no_sync gave no object"
     made = ctypes.cast(out, ctypes.py_object).value
@@ -217,11 +226,11 @@ def allocate(
     result = library().free.reference_allocate(
         api, *device, code, bits, len(shape), extents, ctypes.byref(seen), ctypes.byref(told)
     )
-    return result, seen, told
+    return present(result), seen, told
 
 
 def work_stream(api: int, device: tuple[int, int]) -> tuple[int, int]:
     """Ask the table for the stream to work on; give its answer and the handle."""
     out = ctypes.c_void_p()
     result = library().held.reference_work_stream(api, *device, ctypes.byref(out))
-    return result, out.value or 0
+    return present(result), out.value or 0

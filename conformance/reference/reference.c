@@ -13,7 +13,7 @@
 
 #include "_dlpack.h"
 
-enum { MOST_DIMENSIONS = 64, LEGACY = 0, VERSIONED = 1, VIEW = 2 };
+enum { MOST_DIMENSIONS = 64, LEGACY = 0, VERSIONED = 1, VIEW = 2, MISSING = -99 };
 
 extern void *PyCapsule_GetPointer(void *capsule, const char *name);
 extern const char *PyCapsule_GetName(void *capsule);
@@ -273,6 +273,9 @@ void *reference_find_table(void *capsule, Table *table) {
 int reference_export(const DLPackExchangeAPI *api, void *object, Seen *seen) {
     DLManagedTensorVersioned *managed = NULL;
     memset(seen, 0, sizeof(*seen));
+    if (api->managed_tensor_from_py_object_no_sync == NULL) {
+        return MISSING;
+    }
     int result = api->managed_tensor_from_py_object_no_sync(object, &managed);
     if (result == 0) {
         see_versioned(managed, seen);
@@ -296,6 +299,9 @@ int reference_view(const DLPackExchangeAPI *api, void *object, Seen *seen) {
 /* Makes an object of an exported tensor, which it steals. */
 int reference_import(const DLPackExchangeAPI *api, void *managed, void **object) {
     *object = NULL;
+    if (api->managed_tensor_to_py_object_no_sync == NULL) {
+        return MISSING;
+    }
     return api->managed_tensor_to_py_object_no_sync(managed, object);
 }
 
@@ -320,6 +326,9 @@ int reference_allocate(const DLPackExchangeAPI *api, int device_type, int device
     prototype.dtype.lanes = 1;
     prototype.ndim = ndim;
     prototype.shape = shape;
+    if (api->managed_tensor_allocator == NULL) {
+        return MISSING;
+    }
     int result = api->managed_tensor_allocator(&prototype, &managed, told, hear);
     if (result == 0 && managed != NULL) {
         see_versioned(managed, seen);
@@ -330,5 +339,8 @@ int reference_allocate(const DLPackExchangeAPI *api, int device_type, int device
 /* Asks for the stream to work on. */
 int reference_work_stream(const DLPackExchangeAPI *api, int device_type, int device_id, void **stream) {
     *stream = (void *)(intptr_t)-1;
+    if (api->current_work_stream == NULL) {
+        return MISSING;
+    }
     return api->current_work_stream(device_type, device_id, stream);
 }
