@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from conformance.results import Consumer, Report
+    from conformance.results import Report
 
 STYLES = {
     Outcome.PASS: "green",
@@ -42,6 +42,8 @@ def show(report: Report, console: Console) -> None:
     console.print(Text(f"{report.producer}, {report.driver}, {date_of(report)}", style="bold"))
     console.print(Text(machine_of(report), style="dim"))
     console.print(_consumers(report))
+    for line in _not_run(report):
+        console.print(line)
     for outcome, heading in (
         (Outcome.KNOWN_FAULT, "Known faults"),
         (Outcome.FAIL, "Unexpected"),
@@ -75,25 +77,30 @@ def show_side_by_side(reports: Sequence[Report], console: Console) -> None:
 
 
 def _consumers(report: Report) -> Table:
-    table = Table()
-    for heading in ("consumer", "version"):
-        table.add_column(heading, no_wrap=True)
+    """Give a table that fits 80 columns: the outcomes are named by their symbols."""
+    table = Table(caption=_legend(), caption_justify="left")
+    table.add_column("consumer", no_wrap=True)
+    table.add_column("version", no_wrap=True)
     for outcome, symbol in SYMBOLS.items():
-        table.add_column(f"{symbol} {outcome}", justify="right", no_wrap=True)
-    table.add_column("")
+        table.add_column(Text(symbol, style=STYLES[outcome]), justify="right", no_wrap=True)
     for consumer in report.consumers:
-        table.add_row(*_line(report, consumer))
+        counts = report.count(consumer.label)
+        figures = [Text(str(counts[outcome] or ""), style=STYLES[outcome]) for outcome in SYMBOLS]
+        table.add_row(Text(consumer.label), Text(consumer.version), *figures)
     return table
 
 
-def _line(report: Report, consumer: Consumer) -> list[Text]:
-    counts = report.count(consumer.label)
-    return [
-        Text(consumer.label),
-        Text(consumer.version),
-        *(Text(str(counts[outcome] or ""), style=STYLES[outcome]) for outcome in SYMBOLS),
-        Text(consumer.reason, style="dim"),
-    ]
+def _legend() -> Text:
+    return Text("  ").join(Text(f"{symbol} {outcome}", style=STYLES[outcome]) for outcome, symbol in SYMBOLS.items())
+
+
+def _not_run(report: Report) -> list[Text]:
+    """Say which consumers did not run, by reason."""
+    by_reason: dict[str, list[str]] = {}
+    for consumer in report.consumers:
+        if consumer.reason:
+            by_reason.setdefault(consumer.reason, []).append(consumer.label)
+    return [Text(f"Not run, {reason}: {', '.join(labels)}", style="dim") for reason, labels in by_reason.items()]
 
 
 def _counts(counts: Counter[Outcome]) -> Text:

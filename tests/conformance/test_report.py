@@ -71,9 +71,9 @@ def shown():
     console = pytest.importorskip("rich.console", reason="needs rich")
     from conformance.report import terminal
 
-    def show(form, *arguments):
+    def show(form, report, width=160):
         out = io.StringIO()
-        getattr(terminal, form)(*arguments, console.Console(file=out, width=160))
+        getattr(terminal, form)(report, console.Console(file=out, width=width))
         return out.getvalue()
 
     return show
@@ -84,8 +84,14 @@ def test_the_terminal_shows_each_consumer_and_everything_unexpected(shown):
     assert [text.count(consumer.label) >= 1 for consumer in REPORT.consumers] == [True] * 4
     assert "Unexpected: 1" in text
     assert reports.NASTY in text.replace("\n", " ")
-    assert "needs a GPU" in text
+    assert "Not run, needs a GPU: torch (CUDA)" in text
     assert "Not as expected: 3 rules, 4 consumers, 3 pass, 1 fail, 1 known fault, 1 n/a, 1 not run" in text
+
+
+def test_the_table_of_consumers_fits_80_columns(shown):
+    text = shown("show", REPORT, width=80)
+    assert [f"│ {consumer.label} " in text for consumer in REPORT.consumers] == [True] * 4
+    assert "…" not in text
 
 
 def test_the_terminal_says_when_nothing_is_unexpected(shown):
