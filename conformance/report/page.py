@@ -168,7 +168,7 @@ def _differences(reports: Sequence[Report], heads: str) -> str:
     return (
         f"<details><summary>Rules in which they differ: {len(rules)}</summary>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Rules in which producers differ">'
-        f'<table class="figures"><thead><tr><th scope="col">rule</th>{heads}</tr></thead>'
+        f'<table class="figures differences"><thead><tr><th scope="col">rule</th>{heads}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div></details>"
     )
 
