@@ -45,13 +45,17 @@ def patch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.utils.dlpack, "to_dlpack", lambda tensor: tensor.__dlpack__())
 
 
+def _strides_in_elements(array: np.ndarray) -> tuple[int, ...]:
+    return tuple(stride // array.itemsize for stride in array.strides)
+
+
 def _host_array(tensor: torch.Tensor) -> np.ndarray | None:
     """Give the host memory under a tensor as an array of the same layout, or None where only torch can export it."""
     if tensor.is_quantized or tensor.layout is not torch.strided or tensor.requires_grad or tensor.is_conj():
         return None
     if tensor.is_cuda:
         known = _over_host.get(tensor.data_ptr())
-        if known is not None and known.shape == tuple(tensor.shape):
+        if known is not None and (known.shape, _strides_in_elements(known)) == (tuple(tensor.shape), tensor.stride()):
             return known
         tensor = tensor.cpu()
     name = str(tensor.dtype).removeprefix("torch.")
