@@ -224,7 +224,8 @@ def _group(report: Report, group: str, rules: Sequence[Rule]) -> str:
     heads = "".join(_column_head(consumer) for consumer in consumers)
     rows = "".join(_row(report, rule, consumers) for rule in rules)
     return (
-        f'<details class="group" id="group-{escape(group)}" data-group="{escape(group)}" open><summary><h3>{escape(group)}</h3> '
+        f'<details class="group" id="group-{escape(group)}" data-group="{escape(group)}" open>'
+        f"<summary><h3>{escape(group)}</h3> "
         f'<span class="size">{len(rules)} {"rule" if len(rules) == 1 else "rules"}</span> {_chips(counts)}</summary>\n'
         '<table class="matrix" role="table">'
         f'<caption class="unseen">Rules of the group {escape(group)}, by consumer</caption>'
