@@ -49,17 +49,27 @@ class Case:
         Where the consumer takes the array.
     patience : float
         Seconds within which what has to end ends.
+    moment : float
+        Seconds in which what must not end would end.
     spelling : str
         How another process finds the same three.
     """
 
     spelling = ""
 
-    def __init__(self, producer: Producer, consumer: Consumer, driver: Driver, patience: float = PATIENCE) -> None:
+    def __init__(
+        self,
+        producer: Producer,
+        consumer: Consumer,
+        driver: Driver,
+        patience: float = PATIENCE,
+        moment: float = A_MOMENT,
+    ) -> None:
         self.producer = producer
         self.consumer = consumer
         self.driver = driver
         self.patience = patience
+        self.moment = moment
         self.side = producer.side if consumer.side is Side.BOTH else consumer.side
         self._reference = Reference(self.side, driver)
 
@@ -134,7 +144,7 @@ class Case:
 
     def settle(self) -> None:
         """Give whoever frees too early the time to do so."""
-        self.producer.settle(A_MOMENT)
+        self.producer.settle(self.moment)
 
     def is_released(self, subject: Subject) -> bool:
         """Wait until the host array is gone; False if it stays."""
@@ -142,6 +152,6 @@ class Case:
         while subject.alive():
             if time.monotonic() > deadline:
                 return False
-            self.producer.settle(A_MOMENT)
+            self.producer.settle(self.moment)
             time.sleep(0.005)
         return True

@@ -66,6 +66,12 @@ class Worker:
             raise UnavailableError(said["unavailable"])
         self.facts = said
 
+    def change_producer(self, producer: str) -> None:
+        """Go on with another producer, in the same process if it lives."""
+        self._names = {**self._names, "producer": producer}
+        if self._process is not None and self._process.stdin is not None:
+            print(f"producer {producer}", file=self._process.stdin)
+
     def ask(self, rule: str) -> tuple[Outcome, str]:
         """Have a rule checked."""
         if self._process is None:

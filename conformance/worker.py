@@ -1,7 +1,7 @@
 """One producer and one consumer in a process of their own, which answers rule by rule.
 
 ``python -m conformance.worker NAMES``, the names as JSON. It reads identifiers of rules, a line each, and writes one line
-of JSON for each. Whatever the frameworks print goes to stderr.
+of JSON for each; the line ``producer NAME`` goes on with another producer. Whatever the frameworks print goes to stderr.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> None:
     os.dup2(2, 1)
     warnings.simplefilter("ignore")
     try:
-        from conformance.joining import join
+        from conformance.joining import change_producer, join
 
         case = join(**json.loads(sys.argv[1]))
     except UnavailableError as error:
@@ -45,7 +45,11 @@ def main() -> None:
         file=channel,
     )
     for line in sys.stdin:
-        outcome, reason = judge(case, line.strip())
+        word, _, rest = line.strip().partition(" ")
+        if word == "producer":
+            case = change_producer(case, rest)
+            continue
+        outcome, reason = judge(case, word)
         print(json.dumps({"outcome": outcome.value, "reason": shorten(reason)}), file=channel)
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from conformance import reference
 from conformance.cannot import CannotBeAskedError
-from conformance.case import A_MOMENT
 from conformance.checks._check import check
 from conformance.consumers.reference import Taken
 from conformance.drivers._calls import LEGACY, PER_THREAD
@@ -98,7 +97,7 @@ def check_destroyed_stream(case: Case) -> None:
 @check("lifetime.several-streams", promise=True, cuda=True)
 def check_several_streams(case: Case) -> None:
     subject, streams = case.make(), [case.driver.create_stream() for _ in range(2)]
-    taken = [Taken(case.ask(subject, stream=stream, max_version=(1, 3))) for stream in streams]
+    taken = [Taken(case.ask(subject, stream=stream, max_version=(1, 1))) for stream in streams]
     let_go = submit(case, streams[0], subject)
     del taken
     assert_kept_by_the_gpu(case, subject, let_go)
@@ -225,11 +224,11 @@ def check_close_refuses(case: Case) -> None:
 @check("lifetime.close-times-out", promise=True, cuda=True)
 def check_close_times_out(case: Case) -> None:
     subject = case.make()
-    taken = Taken(case.ask(subject, stream=LEGACY, max_version=(1, 3)))
+    taken = Taken(case.ask(subject, stream=LEGACY, max_version=(1, 2)))
     let_go = submit(case, LEGACY, subject)
     del taken
     try:
-        assert_raises(TimeoutError, lambda: subject.offered.close(timeout=A_MOMENT), "close() beside work on the GPU")
+        assert_raises(TimeoutError, lambda: subject.offered.close(timeout=case.moment), "close() beside work on the GPU")
     finally:
         subject.drop()
         let_go()

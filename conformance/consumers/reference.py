@@ -73,9 +73,9 @@ class Reference(Consumer):
     def write(self, array: Taken, values: np.ndarray) -> None:
         """Follow shape and strides, in C."""
         seen, dtype = array.seen, self._type(array)
-        below, block = self._memory(seen, dtype)
+        skipped, block = self._memory(seen, dtype)
         flat = np.ascontiguousarray(values, dtype)
-        first = block.ctypes.data + below * dtype.itemsize
+        first = block.ctypes.data + skipped * dtype.itemsize
         reference.library().free.reference_scatter(seen, first, dtype.itemsize, flat.ctypes.data)
         if seen.device_type != reference.CPU:
             self.driver.upload(seen.first - skipped * dtype.itemsize, block)

@@ -55,6 +55,7 @@ class SimulatedDriver(Calls):
 
     def use_pageable_memory(self) -> bool:
         """Let the device read ordinary memory, so that no unregistering waits where dlwrap should have waited."""
+        self._driver.reset(force=True)
         self._driver.configure(pageable=True)
         return True
 
