@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 
 from conformance import drivers, producers
@@ -24,6 +25,8 @@ def join(
     taker = known.load(known.BY_LABEL[consumer], loaded)
     case = Case(producers.load(producer, loaded), taker, loaded, patience, moment)
     case.spelling = json.dumps({"producer": producer, "consumer": consumer, "driver": driver})
+    gc.collect()
+    gc.freeze()  # what was imported stays: every check collects, and need not look at it again
     return case
 
 

@@ -12,6 +12,7 @@ import tempfile
 from typing import Any
 
 from conformance.cannot import UnavailableError
+from conformance.processes import environment
 from conformance.results import Outcome
 from conformance.worker import shorten
 
@@ -47,7 +48,6 @@ class Worker:
             It cannot run here.
         """
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
-        environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONUNBUFFERED": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "conformance.worker", json.dumps(self._names)],
             stdin=subprocess.PIPE,
@@ -55,7 +55,7 @@ class Worker:
             stderr=self._errors,
             text=True,
             bufsize=1,
-            env=environment,
+            env=environment(),
             start_new_session=True,
         )
         said = self._hear(STARTING)
