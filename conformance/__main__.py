@@ -39,8 +39,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     for report in reports:
         show(report)
-        if options.report is not None:
-            write(report, options.report)
+    if options.report is not None:
+        for report in reports:
+            write(report, options.report, *(other for other in reports if report is reports[0] and other is not report))
     return 0 if all(report.passed for report in reports) else 1
 
 
@@ -58,10 +59,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="dlwrap (the default), numpy, torch, cupy, jax, cuda.core, tvm-ffi, or module:function, which is given a "
         "NumPy array and gives an object over its memory; may be repeated",
     )
-    parser.add_argument("--consumer", action="append", metavar="NAME", help="only these, such as torch or 'torch (CUDA)'")
+    parser.add_argument(
+        "--consumer", action="append", metavar="NAME", help="only these, such as torch or 'torch (CUDA)'"
+    )
     parser.add_argument("--rule", action="append", metavar="ID", help="only these rules or groups, such as 'data.*'")
     parser.add_argument("--report", type=Path, metavar="DIR", help="write JSON, Markdown and an HTML page there")
-    parser.add_argument("--driver", choices=("auto", "real", "simulated"), default="auto", help="by default as there is one")
+    parser.add_argument(
+        "--driver", choices=("auto", "real", "simulated"), default="auto", help="by default as there is one"
+    )
     parser.add_argument("--list", action="store_true", help="print the contract, and run nothing")
     return parser.parse_args(arguments)
 
@@ -89,7 +94,8 @@ def progress_bar(producer: str, total: int) -> Iterator[Progress]:
     """Show how far it is."""
     try:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
     except ImportError:
         yield lambda consumer, rule: None
         return
@@ -116,15 +122,15 @@ def show(report: Report) -> None:
             print(f"  FAIL {result.rule} at {result.consumer}: {result.reason}")
 
 
-def write(report: Report, folder: Path) -> None:
-    """Write the report in every form, named by its producer."""
+def write(report: Report, folder: Path, *others: Report) -> None:
+    """Write the report in every form, named by its producer; with the others beside it, if there are any."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = re.sub(r"[^\w.-]", "-", report.producer)
     report.write(folder / f"{stem}.json")
     for name, suffix in WRITERS.items():
         form = writer(name)
         if form is not None:
-            (folder / f"{stem}{suffix}").write_text(form.render(report), encoding="utf-8")
+            (folder / f"{stem}{suffix}").write_text(form.render(report, *others), encoding="utf-8")
 
 
 def writer(name: str) -> Any:

@@ -12,6 +12,7 @@ from packaging.version import InvalidVersion, Version
 
 from conformance.results import Outcome
 
+ANYBODY = "*"
 FILE = Path(__file__).with_name("expectations.json")
 
 
@@ -22,7 +23,8 @@ class Fault:
     Attributes
     ----------
     producer, consumer, rule : str
-        Where it was seen; the consumer by label.
+        Where it was seen; the consumer by label. The producer is "*" for a fault of a consumer that shows whoever
+        hands the array over.
     of : str
         Whose fault it is: "consumer" or "producer". The versions are its own.
     versions : str
@@ -57,10 +59,13 @@ class Expectations:
 
     def find(self, producer: tuple[str, str], consumer: tuple[str, str], rule: str, driver: str) -> Fault | None:
         """Find the fault that is known of these, producer and consumer each a name and a version."""
-        fault = self._faults.get((producer[0], consumer[0], rule))
-        if fault is None or fault.driver not in ("", driver):
-            return None
-        return fault if fault.covers(producer[1] if fault.of == "producer" else consumer[1]) else None
+        for name in (producer[0], ANYBODY):
+            fault = self._faults.get((name, consumer[0], rule))
+            if fault is None or fault.driver not in ("", driver):
+                continue
+            if fault.covers(producer[1] if fault.of == "producer" else consumer[1]):
+                return fault
+        return None
 
     @property
     def faults(self) -> list[Fault]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import gc
 import json
 
-from conformance import drivers, producers
 from conformance import consumers as known
+from conformance import drivers, producers
 from conformance.case import A_MOMENT, PATIENCE, Case
 
 
-def join(
-    producer: str, consumer: str, driver: str, patience: float = PATIENCE, moment: float = A_MOMENT
-) -> Case:
+def join(producer: str, consumer: str, driver: str, patience: float = PATIENCE, moment: float = A_MOMENT) -> Case:
     """Load all three by name: the driver first, since a process has one only.
 
     Raises

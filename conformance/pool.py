@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -47,7 +48,7 @@ class Worker:
         UnavailableError
             It cannot run here.
         """
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 -- closed in _kill
         self._process = subprocess.Popen(
             [sys.executable, "-m", "conformance.worker", json.dumps(self._names)],
             stdin=subprocess.PIPE,
@@ -123,14 +124,10 @@ class Worker:
     def _kill(self) -> None:
         """Kill the process and what it started, which share a session of their own."""
         assert self._process is not None
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._errors):
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 pipe.close()  # type: ignore[union-attr]
-            except BrokenPipeError:
-                pass
         self._process = None

@@ -59,7 +59,10 @@ def run(
     faults = expectations.read() if known_faults is None else known_faults
     facts = describe_producer(producer, driver)
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as threads:
-        runs = [threads.submit(run_consumer, producer, entry, driver, chosen, facts, faults, progress) for entry in entries]
+        runs = [
+            threads.submit(run_consumer, producer, entry, driver, chosen, facts, faults, progress=progress)
+            for entry in entries
+        ]
         done = [each.result() for each in runs]
     return Report(
         date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -84,6 +87,7 @@ def run_consumer(
     producer: str,
     entry: Entry,
     driver: str,
+    *,
     rules: tuple[Rule, ...],
     facts: dict[str, Any],
     faults: expectations.Expectations,

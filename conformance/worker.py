@@ -1,7 +1,8 @@
 """One producer and one consumer in a process of their own, which answers rule by rule.
 
-``python -m conformance.worker NAMES``, the names as JSON. It reads identifiers of rules, a line each, and writes one line
-of JSON for each; the line ``producer NAME`` goes on with another producer. Whatever the frameworks print goes to stderr.
+``python -m conformance.worker NAMES``, the names as JSON. It reads identifiers of rules, a line each, and writes one
+line of JSON for each; the line ``producer NAME`` goes on with another producer. Whatever the frameworks print goes to
+stderr.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def function_address(name: str) -> int:
 
 def remember(tensor: Any) -> None:
     """Note what a tensor has, before it is given another deleter."""
-    field = ctypes.addressof(tensor) + getattr(type(tensor), "manager_ctx").offset
+    field = ctypes.addressof(tensor) + type(tensor).manager_ctx.offset
     assert library().broken_remember(ctypes.addressof(tensor), tensor.deleter, field) == 0
 
 

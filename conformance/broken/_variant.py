@@ -69,7 +69,9 @@ def answering(answer: Callable[[Any, Request], Any]) -> type:
     return variant(__dlpack__=lambda self, **request: answer(self, request))
 
 
-def rewriting(change: Callable[[Any], None], when: Callable[[Any, Request], bool] = lambda buffer, request: True) -> type:
+def rewriting(
+    change: Callable[[Any], None], when: Callable[[Any, Request], bool] = lambda buffer, request: True
+) -> type:
     """Make a class that exports well, and then writes to the tensor."""
 
     def answer(buffer: Any, request: Request) -> Any:
@@ -83,12 +85,12 @@ def rewriting(change: Callable[[Any], None], when: Callable[[Any, Request], bool
 
 def of_shape(*shape: int) -> Callable[[Any, Request], bool]:
     """Tell buffers of a shape."""
-    return lambda buffer, request: buffer.shape == shape  # noqa: ARG005
+    return lambda buffer, request: buffer.shape == shape
 
 
 def asked(**wanted: Any) -> Callable[[Any, Request], bool]:
     """Tell requests of certain keywords, whatever else they have."""
-    return lambda buffer, request: all(  # noqa: ARG005
+    return lambda buffer, request: all(
         name in request and request[name] == value and type(request[name]) is type(value)
         for name, value in wanted.items()
     )
@@ -154,7 +156,9 @@ def over_copy(driver: Driver) -> Callable[..., OverCopy]:
 
     def make(array: np.ndarray, **options: Any) -> Any:
         plain = array.dtype == np.float32 and array.ndim == 1 and array.flags.writeable and array.flags.aligned
-        return OverCopy(array, driver, **options) if plain and array.flags.c_contiguous else sound.make(array, **options)
+        return (
+            OverCopy(array, driver, **options) if plain and array.flags.c_contiguous else sound.make(array, **options)
+        )
 
     return make
 

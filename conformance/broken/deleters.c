@@ -1,4 +1,5 @@
-/* Deleters and destructors that misbehave in one way each; but for that they do what those of the producer do. */
+/* Deleters and destructors that misbehave in one way each; but for that they do what those of the producer
+ * do. */
 #define _GNU_SOURCE
 
 #include <pthread.h>
@@ -60,7 +61,7 @@ static void delete(void *managed) {
 }
 
 void broken_delete_well(void *managed) {
-    delete (managed);
+    delete(managed);
 }
 
 void broken_delete_never(void *managed) {
@@ -70,24 +71,24 @@ void broken_delete_never(void *managed) {
 /* Keeps the memory for good if another thread than the first calls it. */
 void broken_delete_on_first_thread(void *managed) {
     if (syscall(SYS_gettid) == getpid()) {
-        delete (managed);
+        delete(managed);
     }
 }
 
 /* Waits for the interpreter's lock, as long as there is an interpreter. */
 void broken_delete_with_lock(void *managed) {
     if (!Py_IsInitialized()) {
-        delete (managed);
+        delete(managed);
         return;
     }
     int state = PyGILState_Ensure();
-    delete (managed);
+    delete(managed);
     PyGILState_Release(state);
 }
 
 void broken_delete_slowly(void *managed) {
     nanosleep(&(struct timespec){0, 500000000}, NULL);
-    delete (managed);
+    delete(managed);
 }
 
 /* Does not survive the interpreter. */
@@ -95,7 +96,7 @@ void broken_delete_in_python(void *managed) {
     if (!Py_IsInitialized()) {
         abort();
     }
-    delete (managed);
+    delete(managed);
 }
 
 void broken_destroy_never(void *capsule) {

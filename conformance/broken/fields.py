@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 OPAQUE = 3  # an element type that nobody has
 
 
-def field(rule: str, change: Callable[[Any], None], when: Callable[[Any, Any], bool] = lambda buffer, request: True) -> None:
+def field(
+    rule: str, change: Callable[[Any], None], when: Callable[[Any, Any], bool] = lambda buffer, request: True
+) -> None:
     """Break a rule by writing to the tensor."""
 
     def make(driver: Driver) -> Producer:
@@ -77,7 +79,7 @@ def is_legacy(managed: Any) -> bool:
 
 
 READ_ONLY, IS_COPIED = 1, 2
-untold = lambda buffer, request: "stream" not in request  # noqa: E731, ARG005 -- a condition among conditions
+untold = lambda buffer, request: "stream" not in request  # noqa: E731 -- a condition among conditions
 newest = asked(max_version=(1, 3))
 told_default = asked(stream=1)
 

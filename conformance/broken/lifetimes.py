@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import dataclasses
 import os
@@ -53,7 +54,9 @@ BROKEN["lifetime.after-the-gpu"] = fragile(asked(stream=1))
 BROKEN["lifetime.untold-stream"] = fragile(asked(stream=-1))
 BROKEN["lifetime.dropped-first"] = fragile(asked(stream=None))
 BROKEN["lifetime.destroyed-stream"] = fragile(lambda buffer, request: handle_told(request, NEWEST))
-BROKEN["lifetime.several-streams"] = fragile(lambda buffer, request: handle_told(request, (1, 1)) and buffer.exports > 1)
+BROKEN["lifetime.several-streams"] = fragile(
+    lambda buffer, request: handle_told(request, (1, 1)) and buffer.exports > 1
+)
 BROKEN["ownership.several"] = fragile(lambda buffer, request: buffer.shape == (24,))
 
 
@@ -154,10 +157,8 @@ def make_copying(driver: Driver) -> Producer:
 def make_synchronizing(driver: Driver) -> Producer:
     def reply(buffer: Any, request: Request) -> Any:
         if request.get("stream") == -1 and request.get("max_version") == (1, 0):
-            try:
+            with contextlib.suppress(RuntimeError):  # it breaks the capture, and says so
                 driver.call("cuCtxSynchronize")
-            except RuntimeError:
-                pass  # it breaks the capture, and says so
         return Sound.__dlpack__(buffer, **request)
 
     return producer_of(driver, answering(reply))
@@ -183,17 +184,13 @@ def closing(rule: str, close: Any) -> None:
 
 
 def close_in_spite_of_tensors(self: Any, timeout: float | None = None) -> None:
-    try:
+    with contextlib.suppress(BufferError):
         Sound.close(self, timeout)
-    except BufferError:
-        pass
 
 
 def close_in_spite_of_work(self: Any, timeout: float | None = None) -> None:
-    try:
+    with contextlib.suppress(TimeoutError):
         Sound.close(self, timeout)
-    except TimeoutError:
-        pass
 
 
 def close_not_at_all(self: Any, timeout: float | None = None) -> None:

@@ -65,7 +65,7 @@ def refuse(rule: str, when: Callable[[Any, Request], bool], error: Exception) ->
 
 @breaks("protocol.device-pair")
 def make_device_list(driver: Driver) -> Producer:
-    return producer_of(driver, variant(__dlpack_device__=lambda self: [2, 0]))  # noqa: ARG005
+    return producer_of(driver, variant(__dlpack_device__=lambda self: [2, 0]))
 
 
 @breaks("device.matches")
@@ -190,7 +190,7 @@ def make_legacy_read_only(driver: Driver) -> Producer:
 @breaks("readonly.opt-in")
 def make_without_opt_in(driver: Driver) -> Producer:
     sound = dlwrap_.make(driver)
-    return producer_of(driver, Sound, lambda array, **options: sound.make(array))  # noqa: ARG005
+    return producer_of(driver, Sound, lambda array, **options: sound.make(array))
 
 
 # ---- what has to be refused ----
@@ -247,7 +247,11 @@ def make_altering(driver: Driver) -> Producer:
         return Sound.__dlpack__(buffer, **request)
 
     def reply(buffer: Any, request: Request) -> Any:
-        return alter(buffer, request) if not buffer.closed and buffer.shape == (11,) else Sound.__dlpack__(buffer, **request)
+        return (
+            alter(buffer, request)
+            if not buffer.closed and buffer.shape == (11,)
+            else Sound.__dlpack__(buffer, **request)
+        )
 
     return producer_of(driver, answering(reply))
 
@@ -259,7 +263,7 @@ def copying(rule: str, shape: tuple[int, ...]) -> None:
         sound = dlwrap_.make(driver)
 
         class Elsewhere(dlwrap_.Wrapped):
-            def address(self, side: Any) -> int:
+            def address(self, side: Any) -> int:  # noqa: ARG002
                 return self.offered.ptr + self.array.nbytes
 
         def make(array: np.ndarray, **options: Any) -> Any:
@@ -279,4 +283,3 @@ def copying(rule: str, shape: tuple[int, ...]) -> None:
 copying("data.address", (12,))
 copying("data.host-writes", (13,))
 copying("data.framework-writes", (14,))
-

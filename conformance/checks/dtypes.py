@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from conformance.case import Case
 
 NAMED = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 bfloat16 "
-    "float8_e4m3fn float8_e5m2"
-).split()
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+)
 
 
 def check_of(name: str) -> Callable[[Case], None]:
@@ -105,5 +105,3 @@ def assert_not_exported(case: Case, array: np.ndarray) -> None:
     except Exception as error:
         raise AssertionError(f"{array.dtype} is refused with {type(error).__name__}, not BufferError") from error
     raise AssertionError(f"{array.dtype} is exported")
-
-

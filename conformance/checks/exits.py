@@ -21,9 +21,7 @@ def assert_ends_well(case: Case, scenario: str) -> None:
     """Run a scenario of `conformance.ends`; it has to end by itself, and quietly."""
     command = [sys.executable, "-m", "conformance.ends", case.spelling, scenario]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=LIMIT, check=False, env=environment()
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False, env=environment())
     except subprocess.TimeoutExpired as error:
         raise AssertionError(f"it had not ended after {LIMIT} s") from error
     lines = [line for line in done.stderr.splitlines() if line.strip()]

@@ -228,7 +228,9 @@ def check_close_times_out(case: Case) -> None:
     let_go = submit(case, LEGACY, subject)
     del taken
     try:
-        assert_raises(TimeoutError, lambda: subject.offered.close(timeout=case.moment), "close() beside work on the GPU")
+        assert_raises(
+            TimeoutError, lambda: subject.offered.close(timeout=case.moment), "close() beside work on the GPU"
+        )
     finally:
         subject.drop()
         let_go()

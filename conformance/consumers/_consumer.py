@@ -78,7 +78,7 @@ class Consumer:
         """Copy the values."""
         raise NotImplementedError
 
-    def write(self, array: Any, values: np.ndarray) -> None:
+    def write(self, array: Any, values: np.ndarray) -> None:  # noqa: ARG002 -- for those that can
         """Overwrite all values, in place, and wait until that is done."""
         raise CannotBeAskedError(self.immutable or f"{type(self).__name__} has no way to write")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class TvmFfi(Consumer):
     """It shows where the elements lie, and computes nothing."""
 
-    lacks = {name: "tvm-ffi has no complex types" for name in ("complex64", "complex128")}
+    lacks = dict.fromkeys(("complex64", "complex128"), "tvm-ffi has no complex types")
 
     def take(self, offered: object) -> Any:
         """Import it."""

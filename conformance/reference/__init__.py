@@ -217,9 +217,7 @@ def import_(api: int, seen: Seen) -> Any:
     return made
 
 
-def allocate(
-    api: int, device: tuple[int, int], code: int, bits: int, shape: tuple[int, ...]
-) -> tuple[int, Seen, Told]:
+def allocate(api: int, device: tuple[int, int], code: int, bits: int, shape: tuple[int, ...]) -> tuple[int, Seen, Told]:
     """Ask the table for a new tensor; give its answer, the tensor and the errors told."""
     seen, told = Seen(), Told()
     extents = (ctypes.c_int64 * len(shape))(*shape)
