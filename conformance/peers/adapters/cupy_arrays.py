@@ -25,7 +25,7 @@ class _OverHost(cupy.ndarray):
 
 
 def after_importing(module: ModuleType) -> None:
-    theirs = module._gen_array  # noqa: SLF001 - their helper, by which the tests make arrays
+    theirs = module._gen_array  # noqa: SLF001 - their function, by which the tests make arrays
 
     def generate(dtype: Any) -> _OverHost:
         buffer = dlwrap.wrap(cupy.asnumpy(theirs(dtype)))
