@@ -58,11 +58,9 @@ def run(
     chosen = choose_rules(rules)
     faults = expectations.read() if known_faults is None else known_faults
     facts = describe_producer(producer, driver)
+    shared = {"rules": chosen, "facts": facts, "faults": faults, "progress": progress}
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as threads:
-        runs = [
-            threads.submit(run_consumer, producer, entry, driver, chosen, facts, faults, progress=progress)
-            for entry in entries
-        ]
+        runs = [threads.submit(run_consumer, producer, entry, driver, **shared) for entry in entries]
         done = [each.result() for each in runs]
     return Report(
         date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),

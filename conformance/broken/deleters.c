@@ -43,7 +43,7 @@ int broken_remember(void *managed, Function deleter, void **context_field) {
 }
 
 /* Calls the deleter that a tensor had. */
-static void delete(void *managed) {
+static void call_original(void *managed) {
     Original found = {0};
     pthread_mutex_lock(&lock);
     for (int i = 0; i < MOST; i++) {
