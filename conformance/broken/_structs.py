@@ -112,7 +112,7 @@ def set_destructor(capsule: object, function: Any) -> None:
 @functools.cache
 def library() -> ctypes.CDLL:
     """Build the deleters that misbehave."""
-    command = [os.environ.get("CC", "cc"), "-std=c11", "-O1", "-shared", "-fPIC", "-pthread"]
+    command = [os.environ.get("CC", "cc"), "-std=c11", "-Werror=implicit", "-O1", "-shared", "-fPIC", "-pthread"]
     loaded = ctypes.CDLL(str(build([Path(__file__).with_name("deleters.c")], command, ".so")))
     loaded.broken_remember.argtypes = [ctypes.c_void_p] * 3
     loaded.broken_remember_destructor.argtypes = [ctypes.c_void_p]

@@ -61,7 +61,7 @@ static void call_original(void *managed) {
 }
 
 void broken_delete_well(void *managed) {
-    delete(managed);
+    call_original(managed);
 }
 
 void broken_delete_never(void *managed) {
@@ -71,24 +71,24 @@ void broken_delete_never(void *managed) {
 /* Keeps the memory for good if another thread than the first calls it. */
 void broken_delete_on_first_thread(void *managed) {
     if (syscall(SYS_gettid) == getpid()) {
-        delete(managed);
+        call_original(managed);
     }
 }
 
 /* Waits for the interpreter's lock, as long as there is an interpreter. */
 void broken_delete_with_lock(void *managed) {
     if (!Py_IsInitialized()) {
-        delete(managed);
+        call_original(managed);
         return;
     }
     int state = PyGILState_Ensure();
-    delete(managed);
+    call_original(managed);
     PyGILState_Release(state);
 }
 
 void broken_delete_slowly(void *managed) {
     nanosleep(&(struct timespec){0, 500000000}, NULL);
-    delete(managed);
+    call_original(managed);
 }
 
 /* Does not survive the interpreter. */
@@ -96,7 +96,7 @@ void broken_delete_in_python(void *managed) {
     if (!Py_IsInitialized()) {
         abort();
     }
-    delete(managed);
+    call_original(managed);
 }
 
 void broken_destroy_never(void *capsule) {

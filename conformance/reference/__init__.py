@@ -129,7 +129,16 @@ class Library:
 @functools.cache
 def library() -> Library:
     """Build it at first use."""
-    command = [os.environ.get("CC", "cc"), "-std=c11", "-O2", "-shared", "-fPIC", "-pthread", f"-I{_HEADER.parent}"]
+    command = [
+        os.environ.get("CC", "cc"),
+        "-std=c11",
+        "-Werror=implicit",
+        "-O2",
+        "-shared",
+        "-fPIC",
+        "-pthread",
+        f"-I{_HEADER.parent}",
+    ]
     return Library(build([_SOURCE], command, ".so", watched=[_HEADER]))
 
 
