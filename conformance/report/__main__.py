@@ -1,0 +1,40 @@
+"""``python -m conformance.report FOLDER FILE.json ...``: writes reports of several producers side by side."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from conformance.report import markdown, page
+from conformance.results import Report
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write report.md and report.html of the first report, compared with the others."""
+    parser = argparse.ArgumentParser(
+        prog="python -m conformance.report",
+        description="Writes report.md and report.html from reports in JSON: the first in full, beside the others.",
+    )
+    parser.add_argument("folder", type=Path, help="where they are written")
+    parser.add_argument(
+        "reports", type=Path, nargs="+", metavar="FILE.json", help="what the suite wrote, one a producer"
+    )
+    options = parser.parse_args(arguments)
+    reports = [Report.read(path) for path in options.reports]
+    options.folder.mkdir(parents=True, exist_ok=True)
+    (options.folder / "report.md").write_text(markdown.render(*reports), encoding="utf-8")
+    (options.folder / "report.html").write_text(page.render(*reports), encoding="utf-8")
+    try:
+        from rich.console import Console  # noqa: PLC0415 - the files need it not
+
+        from conformance.report import terminal  # noqa: PLC0415
+    except ImportError:
+        return 0
+    if len(reports) > 1:
+        terminal.show_side_by_side(reports, Console())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
