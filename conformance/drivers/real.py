@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import re
 import struct
 import sys
 from pathlib import Path
@@ -29,7 +30,7 @@ class RealDriver(Calls):
     def __init__(self) -> None:
         super().__init__()
         name = self.call("cuDeviceGetName", 128, 0)
-        self._gpu = bytes(name).rstrip(b"\0").decode()
+        self._gpu = bytes(name).split(b"\0", 1)[0].decode()
         self._cuda = int(self.call("cuDriverGetVersion"))
         self.name = f"{self._gpu}, CUDA driver {self._cuda // 1000}.{self._cuda % 1000 // 10}"
         self._kernels: Any = None
@@ -38,8 +39,8 @@ class RealDriver(Calls):
     def describe(self) -> dict[str, Any]:
         """Name the hardware."""
         version = Path("/proc/driver/nvidia/version")
-        text = version.read_text(encoding="utf-8").split("\n")[0] if version.exists() else "unknown"
-        return {"gpu": self._gpu, "kernel module": text, "memory": dlwrap.support(0).memory}
+        found = re.search(r"\d+\.\d+(\.\d+)?", version.read_text(encoding="utf-8")) if version.exists() else None
+        return {"gpu": self._gpu, "driver": found[0] if found else "unknown", "memory": dlwrap.support(0).memory}
 
     def reset(self) -> None:
         """Begin a check with nothing held or pending."""

@@ -194,7 +194,7 @@ def _count(outcomes: Any) -> dict[str, int]:
 
 
 def _driver() -> str:
-    import dlwrap  # noqa: PLC0415 - only where there is a real driver to ask
+    import dlwrap
 
     support = dlwrap.support(0)
     return f"{support.name}, CUDA {support.driver_version // 1000}.{support.driver_version % 1000 // 10}"

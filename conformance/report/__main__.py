@@ -26,9 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
     (options.folder / "report.md").write_text(markdown.render(*reports), encoding="utf-8")
     (options.folder / "report.html").write_text(page.render(*reports), encoding="utf-8")
     try:
-        from rich.console import Console  # noqa: PLC0415 - the files need it not
+        from rich.console import Console
 
-        from conformance.report import terminal  # noqa: PLC0415
+        from conformance.report import terminal
     except ImportError:
         return 0
     if len(reports) > 1:

@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--height", type=int, default=900, help="of the window")
     parser.add_argument("--dark", action="store_true", help="as for people who prefer dark pages")
     options = parser.parse_args(arguments)
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - nothing else needs a browser
+    from playwright.sync_api import sync_playwright
 
     program = shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as player:

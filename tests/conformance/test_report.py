@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
 
 import reports  # noqa: E402
+
 from conformance.report import __main__ as command  # noqa: E402
 from conformance.report import markdown, wording  # noqa: E402
 from conformance.results import Outcome  # noqa: E402

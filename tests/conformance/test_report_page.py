@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
 
 import reports  # noqa: E402
+
 from conformance.report import page  # noqa: E402
 from conformance.report.wording import SYMBOLS  # noqa: E402
 from conformance.results import Outcome  # noqa: E402
