@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from conformance.results import Outcome
+from conformance.results import Outcome, Report, Result
 
 ANYBODY = "*"
 FILE = Path(__file__).with_name("expectations.json")
@@ -88,3 +88,19 @@ def settle(outcome: Outcome, reason: str, fault: Fault | None) -> tuple[Outcome,
     if outcome is Outcome.PASS:
         return Outcome.FAIL, f"passes, though expectations.json knows a fault ({fault.reason}): take that entry out"
     return outcome, reason
+
+
+def settle_again(report: Report, faults: Expectations) -> Report:
+    """Look the failures of a report up, among faults that became known after it was made."""
+    versions = {consumer.label: consumer.version for consumer in report.consumers}
+    producer = report.producer, report.versions.get(report.producer, "")
+    driver = "simulated" if report.driver.startswith("simulated") else "real"
+
+    def settled(result: Result) -> Result:
+        if result.outcome is not Outcome.FAIL:
+            return result
+        fault = faults.find(producer, (result.consumer, versions[result.consumer]), result.rule, driver)
+        outcome, reason = settle(result.outcome, result.reason, fault)
+        return replace(result, outcome=outcome, reason=reason)
+
+    return replace(report, results=tuple(map(settled, report.results)))

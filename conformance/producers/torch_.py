@@ -77,6 +77,8 @@ def make(driver: Driver) -> Producer:
 
     def upload(array: np.ndarray) -> OnGpu:
         tensor = tensor_of(array)
+        if array.size == 0:
+            return OnGpu(torch.empty(array.shape, dtype=tensor.dtype, device="cuda"), consumer)
         block, strides = block_of(array)
         flat = torch.from_numpy(block).cuda().view(tensor.dtype)
         return OnGpu(flat.as_strided(array.shape, strides), consumer)

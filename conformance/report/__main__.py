@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from conformance.expectations import read, settle_again
 from conformance.report import markdown, page
 from conformance.results import Report
 
@@ -20,8 +21,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "reports", type=Path, nargs="+", metavar="FILE.json", help="what the suite wrote, one a producer"
     )
+    parser.add_argument(
+        "--settle",
+        action="store_true",
+        help="look failures up among the faults known by now, in the files too",
+    )
     options = parser.parse_args(arguments)
     reports = [Report.read(path) for path in options.reports]
+    if options.settle:
+        reports = [settle_again(report, read()) for report in reports]
+        for report, path in zip(reports, options.reports, strict=True):
+            report.write(path)
     options.folder.mkdir(parents=True, exist_ok=True)
     (options.folder / "report.md").write_text(markdown.render(*reports), encoding="utf-8")
     (options.folder / "report.html").write_text(page.render(*reports), encoding="utf-8")

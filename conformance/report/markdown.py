@@ -46,15 +46,22 @@ def render(report: Report, *others: Report) -> str:
 def side_by_side(reports: Sequence[Report]) -> list[str]:
     """Give, for each group of rules, what came of it with each producer; and the rules in which they differ."""
     heading = " | ".join(_escape(report.producer) for report in reports)
-    lines = [f"| group | {heading} |", "|---|" + "---|" * len(reports)]
-    for group, rules in groups_of(reports[0]).items():
-        lines.append(f"| {group} | {' | '.join(_counts(report, rules) for report in reports)} |")
-    lines.append(f"| **all** | {' | '.join(_counts(report, report.rules) for report in reports)} |")
+    lines = groups_side_by_side(reports)
     rules = differing(reports)
     if rules:
         lines += ["", f"Rules in which they differ: {len(rules)}.", "", f"| rule | {heading} |"]
         lines += ["|---|" + "---|" * len(reports)]
         lines += [f"| `{rule.id}` | {' | '.join(_verdict(report, rule) for report in reports)} |" for rule in rules]
+    return lines
+
+
+def groups_side_by_side(reports: Sequence[Report]) -> list[str]:
+    """Give, for each group of rules, what came of it with each producer."""
+    heading = " | ".join(_escape(report.producer) for report in reports)
+    lines = [f"| group | {heading} |", "|---|" + "---|" * len(reports)]
+    for group, rules in groups_of(reports[0]).items():
+        lines.append(f"| {group} | {' | '.join(_counts(report, rules) for report in reports)} |")
+    lines.append(f"| **all** | {' | '.join(_counts(report, report.rules) for report in reports)} |")
     return lines
 
 

@@ -424,7 +424,7 @@ class LifetimeManager:
 
     def _end_releases(self, batch: Batch, failure: Exception | None) -> None:
         """Release what waited together, the first first."""
-        del self._pending[batch]
+        del self._pending[batch], batch.wait  # which refers to the batch: its streams would wait for the collector
         for lease in batch.leases:
             guard(self._finish_release, lease, failure)
         for tell in batch.when_released:

@@ -10,9 +10,9 @@ from packaging.specifiers import SpecifierSet
 from conformance import consumers, drivers, expectations, producers
 from conformance.cannot import UnavailableError
 from conformance.contract import BY_ID
-from conformance.expectations import ANYBODY, Expectations, Fault, settle
+from conformance.expectations import ANYBODY, Expectations, Fault, settle, settle_again
 from conformance.pool import Worker
-from conformance.results import Outcome
+from conformance.results import Consumer, Outcome, Report, Result, Side
 
 FAULTS = sorted(expectations.read().faults, key=lambda fault: (fault.producer, fault.consumer))
 GROUPS = {
@@ -109,3 +109,18 @@ def test_a_fault_of_one_driver_is_not_known_of_the_other():
 @pytest.mark.parametrize("version", ["", "no version"])
 def test_what_has_no_version_has_no_known_faults(version):
     assert not FAULT.covers(version)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "version", "settled"),
+    [
+        pytest.param(Outcome.FAIL, "2.13.0+cpu", Outcome.KNOWN_FAULT, id="a failure that is known by now"),
+        pytest.param(Outcome.FAIL, "2.14.0", Outcome.FAIL, id="a failure of another version"),
+        pytest.param(Outcome.PASS, "2.13.0+cpu", Outcome.PASS, id="a pass stays one"),
+    ],
+)
+def test_a_report_can_be_settled_again(outcome, version, settled):
+    torch = Consumer("torch", version, Side.CPU)
+    results = (Result("shapes.reversed", torch.label, outcome, "SIGABRT"),)
+    report = Report("2026-01-01", "simulated driver", "numpy", consumers=(torch,), results=results)
+    assert [result.outcome for result in settle_again(report, KNOWN).results] == [settled]

@@ -16,7 +16,7 @@ import reports  # noqa: E402
 
 from conformance.report import __main__ as command  # noqa: E402
 from conformance.report import markdown, wording  # noqa: E402
-from conformance.results import Outcome  # noqa: E402
+from conformance.results import Outcome, Report  # noqa: E402
 
 REPORT = reports.make()
 
@@ -166,3 +166,29 @@ def test_the_command_writes_reports_again_from_json(tmp_path, capsys):
     assert command.main([str(tmp_path / "out"), str(tmp_path / "dlwrap.json"), str(tmp_path / "other.json")]) == 0
     assert (tmp_path / "out" / "report.md").read_text() == markdown.render(REPORT, other)
     assert "Producers side by side" in (tmp_path / "out" / "report.html").read_text()
+
+
+# ---- the committed reports ----
+
+RESULTS = ROOT / "conformance" / "results"
+COMPARED = [
+    "2026-12-02-simulated-conformance/dlwrap.json",
+    "2026-12-02-simulated-conformance/numpy.json",
+    "2026-12-02-simulated-conformance/torch.json",
+    "2026-12-02-simulated-conformance/jax.json",
+    "2026-12-02-h200-conformance/cupy.json",
+]
+
+
+def test_the_readme_compares_the_producers_as_the_committed_reports_do():
+    table = markdown.groups_side_by_side([Report.read(RESULTS / name) for name in COMPARED])
+    assert "\n".join(table) in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "path", sorted(RESULTS.glob("*-conformance/*.json")), ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
+def test_in_a_committed_report_nothing_is_unexpected(path):
+    report = Report.read(path)
+    assert report.passed
+    assert not re.search(r"/(home|root|tmp|work)/", path.read_text(encoding="utf-8"))
