@@ -64,9 +64,7 @@ def _host_array(tensor: torch.Tensor) -> np.ndarray | None:
         memory = torch.empty(0, dtype=bits.dtype).set_(bits.untyped_storage()).numpy()
     except TypeError:  # a type that NumPy has not
         return None
-    if name in _BY_BYTES:
-        ml_dtypes = pytest.importorskip("ml_dtypes")
-        memory = memory.view(getattr(ml_dtypes, name))
     # A view of all that the tensor's storage has, for two slices of it overlap only if dlwrap sees what owns both.
     strides = [stride * memory.itemsize for stride in bits.stride()]
-    return np.lib.stride_tricks.as_strided(memory[bits.storage_offset() :], tuple(bits.shape), strides)
+    array = np.lib.stride_tricks.as_strided(memory[bits.storage_offset() :], tuple(bits.shape), strides)
+    return array.view(getattr(pytest.importorskip("ml_dtypes"), name)) if name in _BY_BYTES else array
