@@ -48,6 +48,9 @@ PyObject *native_learn_driver(PyObject *module, PyObject *args) {
                           &at[8])) {
         return NULL;
     }
+    if (atomic_load(&is_known)) {
+        Py_RETURN_NONE; /* by another thread, and others call them already */
+    }
     driver.get_current = (int (*)(void **))(uintptr_t)at[0];
     driver.get_device = (int (*)(int *))(uintptr_t)at[1];
     driver.get_attribute = (int (*)(int *, int, int))(uintptr_t)at[2];
