@@ -241,11 +241,11 @@ class PinTable:
                 then(None)
             return
         with self.lock:
-            pin, idle = user.pin, False
-            if pin is not None and pin.state == REGISTERING:
+            pin = user.pin
+            idle = pin.state == LIVE and pin.users == 1 and not pin.adopted
+            if pin.state == REGISTERING:
                 self._remove(pin)
-            elif pin is not None and pin.state == LIVE and pin.users == 1 and not pin.adopted:
-                idle = True
+            elif idle:
                 if then is not None:
                     pin.when_gone += (then,)
                 pin.idle_since = time.monotonic()

@@ -68,6 +68,12 @@ static void join(Loan *loan, Registration *range) {
     range->users++;
 }
 
+/* Undoes that; the reference is the caller's now. */
+static void part(Loan *loan, Registration *range) {
+    loan->pin = NULL;
+    range->users--;
+}
+
 bool share_at_once(Registrations *table, Loan *loan, Bytes bytes, bool writable) {
     pthread_mutex_lock(&lock);
     Registration *found = find_around(table, bytes, writable);
@@ -87,9 +93,8 @@ PyObject *native_leave(PyObject *module, PyObject *object) {
     }
     pthread_mutex_lock(&lock);
     Registration *range = loan->pin;
-    loan->pin = NULL;
     if (range != NULL) {
-        range->users--;
+        part(loan, range);
     }
     pthread_mutex_unlock(&lock);
     return range == NULL ? Py_BuildValue("") : (PyObject *)range;
@@ -105,8 +110,7 @@ PyObject *native_leave_to_others(PyObject *module, PyObject *object) {
     Registration *range = loan->pin;
     bool left = range == NULL || range->users > 1;
     if (range != NULL && left) {
-        loan->pin = NULL;
-        range->users--;
+        part(loan, range);
     }
     pthread_mutex_unlock(&lock);
     if (left) {
