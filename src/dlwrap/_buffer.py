@@ -45,6 +45,8 @@ _Holder = TypeVar("_Holder", bound=Exporter)
 def wrap(
     obj: object,
     *,
+    dtype: object = None,
+    shape: int | tuple[int, ...] | None = None,
     device: int | None = None,
     memory: Literal["auto", "pinned", "pageable"] = "auto",
     extent: Literal["owner", "view"] = "owner",
@@ -57,8 +59,15 @@ def wrap(
     Parameters
     ----------
     obj : array_like
-        A NumPy array, or any object with the buffer protocol: memoryview, bytearray, array.array, mmap,
-        SharedMemory, ... Any shape; strides must be whole, non-negative numbers of elements.
+        What has host memory: a NumPy array; an object with the buffer protocol, such as a memoryview, bytearray, mmap
+        or SharedMemory; a DLPack producer on the CPU, such as a torch tensor, a JAX or a pyarrow array; what gives
+        NumPy its own memory, such as a column of pandas or polars. Never a copy. Any shape; strides must be whole,
+        non-negative numbers of elements.
+    dtype : dtype_like, optional
+        Reads contiguous memory as elements of this dtype of NumPy, ml_dtypes, torch or JAX.
+    shape : int or tuple of int, optional
+        Reads contiguous memory in this shape, which the bytes have to fill; one extent may be -1. With ``dtype`` alone
+        it is one dimension.
     device : int, optional
         Ordinal of the CUDA device; by default the current context's device, else 0.
     memory : {"auto", "pinned", "pageable"}
@@ -94,16 +103,17 @@ def wrap(
     RuntimeError
         In a forked child, or while the interpreter exits.
     """
-    buffer: HostWrappedBuffer | None = _native.wrap(obj, device, memory, extent, wait, readonly)
-    if buffer is not None:  # nothing had to be page-locked, so that there is no progress
-        return buffer
+    if dtype is None and shape is None:
+        buffer: HostWrappedBuffer | None = _native.wrap(obj, device, memory, extent, wait, readonly)
+        if buffer is not None:  # nothing had to be page-locked, so that there is no progress
+            return buffer
     _check_choice("memory", memory, _MEMORIES)
     _check_choice("extent", extent, _EXTENTS)
     _check_choice("wait", wait, _WAITS)
     if readonly is not None and not isinstance(readonly, bool):
         raise TypeError(f"readonly must be None, True or False, got {readonly!r}")
     _check_progress(progress)
-    layout = describe(obj)
+    layout = describe(obj, dtype, shape)
     if readonly is False and not layout.writable_memory:
         raise BufferError(
             "cannot export read-only mapped memory with readonly=False: a write by the GPU would fault; "

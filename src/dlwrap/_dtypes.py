@@ -1,6 +1,6 @@
 """NumPy dtype -> DLPack type, or why there is none and what to wrap instead.
 
-Imports nothing of dlwrap, and never `ml_dtypes`: its arrays exist only where it is imported already.
+Imports nothing of dlwrap; `ml_dtypes` only when a tensor or a user asks for one of its types.
 """
 
 from __future__ import annotations
@@ -92,14 +92,47 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     Raises
     ------
     BufferError
-        There is none, or its package has not been imported.
+        There is none, or its package is not installed.
     """
-    scalars = [scalar for scalar, known in _NUMPY.items() if known == dtype]
-    ml_dtypes = sys.modules.get("ml_dtypes")
-    scalars += [getattr(ml_dtypes, name) for name, known in _ML_DTYPES.items() if known == dtype and ml_dtypes]
-    if not scalars:
-        raise BufferError(f"NumPy has no dtype for DLPack's {dtype}: use a type of NumPy, or import ml_dtypes")
-    return np.dtype(scalars[0])
+    for scalar, known in _NUMPY.items():
+        if known == dtype:
+            return np.dtype(scalar)
+    for name, known in _ML_DTYPES.items():
+        if known == dtype:
+            return _import_dtype(name)
+    raise BufferError(f"NumPy has no dtype for DLPack's {dtype}: view the tensor as one of NumPy's types")
+
+
+def as_dtype(dtype: object) -> np.dtype[Any]:
+    """Give NumPy's dtype for what a user names one by: NumPy's ways, and torch's and JAX's types.
+
+    Raises
+    ------
+    BufferError
+        The package of its type is not installed.
+    TypeError
+        It is no dtype.
+    """
+    name = str(dtype).rpartition(".")[2] if type(dtype).__module__ == "torch" else dtype
+    if isinstance(name, str) and name in _ML_DTYPES:
+        return _import_dtype(name)
+    try:
+        made: np.dtype[Any] = np.dtype(name)  # type: ignore[call-overload]
+    except TypeError as error:
+        raise TypeError(f"dtype must be a dtype of NumPy, ml_dtypes, torch or JAX, got {dtype!r}") from error
+    return made
+
+
+def _import_dtype(name: str) -> np.dtype[Any]:
+    try:
+        import ml_dtypes  # noqa: PLC0415 -- optional
+    except ModuleNotFoundError:
+        raise BufferError(f"NumPy has no dtype {name}: pip install ml_dtypes, which has") from None
+    scalar = getattr(ml_dtypes, name, None)
+    if scalar is None:
+        raise BufferError(f"this ml_dtypes has no {name}: pip install --upgrade ml_dtypes")
+    made: np.dtype[Any] = np.dtype(scalar)
+    return made
 
 
 def dlpack_type(dtype: np.dtype[Any]) -> DType:

@@ -5,6 +5,7 @@
 
 #include "_calls.h"
 #include "_exporter.h"
+#include "_imported.h"
 
 typedef int (*WorkStream)(int device_type, int32_t device_id, void **out);
 typedef int (*IsCapturing)(void *stream, int *status);
@@ -115,46 +116,16 @@ static int find_work_stream(int device_type, int32_t device_id, void **out) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* Makes a tuple of ndim integers; of the strides of a compact tensor where there are none. */
-static PyObject *make_extents(const int64_t *extents, int32_t ndim) {
-    if (extents == NULL && ndim > 0) {
-        Py_RETURN_NONE;
-    }
-    PyObject *tuple = PyTuple_New(ndim);
-    for (int32_t i = 0; tuple != NULL && i < ndim; i++) {
-        PyObject *extent = PyLong_FromLongLong(extents[i]);
-        if (extent == NULL || PyTuple_SetItem(tuple, i, extent) != 0) {
-            Py_CLEAR(tuple);
-        }
-    }
-    return tuple;
-}
-
-/* Ends a tensor that an array kept. */
-static void drop_imported(PyObject *capsule) {
-    DLManagedTensorVersioned *tensor = PyCapsule_GetPointer(capsule, "dlwrap_imported");
-    if (tensor != NULL && tensor->deleter != NULL) {
-        tensor->deleter(tensor);
-    }
-}
-
 /* managed_tensor_to_py_object_no_sync: takes the tensor over if it succeeds. */
 static int import_tensor(DLManagedTensorVersioned *tensor, void **out) {
-    const DLTensor *seen = &tensor->dl_tensor;
-    PyObject *capsule = PyCapsule_New(tensor, "dlwrap_imported", NULL);
-    PyObject *made = NULL;
-    if (capsule != NULL) {
-        made = PyObject_CallFunction(
-            import_by_python, "O(ii)(iii)NNKO", capsule, (int)seen->device.device_type,
-            (int)seen->device.device_id, (int)seen->dtype.code, (int)seen->dtype.bits, (int)seen->dtype.lanes,
-            make_extents(seen->shape, seen->ndim), make_extents(seen->strides, seen->ndim),
-            (unsigned long long)((uintptr_t)seen->data + seen->byte_offset),
-            tensor->flags & DL_FLAG_READ_ONLY ? Py_True : Py_False);
-    }
+    PyObject *kept = PyCapsule_New(tensor, KEPT_VERSIONED, NULL);
+    PyObject *seen = kept == NULL ? NULL : show_tensor(kept, &tensor->dl_tensor, is_read_only(tensor));
+    PyObject *made = seen == NULL ? NULL : PyObject_CallObject(import_by_python, seen);
+    Py_XDECREF(seen);
     if (made != NULL) {
-        PyCapsule_SetDestructor(capsule, drop_imported);
+        PyCapsule_SetDestructor(kept, drop_versioned);
     }
-    Py_XDECREF(capsule);
+    Py_XDECREF(kept);
     *out = made;
     return made == NULL ? -1 : 0;
 }

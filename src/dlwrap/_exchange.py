@@ -14,6 +14,7 @@ import numpy as np
 from dlwrap import _native
 from dlwrap._buffer import HostWrappedBuffer, wrap
 from dlwrap._dtypes import DType, numpy_dtype
+from dlwrap._imported import Tensor, as_array
 from dlwrap._lifetime import manager
 from dlwrap._streams import find_work_stream
 
@@ -33,65 +34,33 @@ def allocate(device: tuple[int, int], dtype: tuple[int, int, int], shape: tuple[
     return wrap(np.empty(shape, numpy_dtype(DType(*dtype))), device=device[1])
 
 
-def import_tensor(  # noqa: PLR0917 -- called from C
-    kept: object,
-    device: tuple[int, int],
-    dtype: tuple[int, int, int],
-    shape: tuple[int, ...],
-    strides: tuple[int, ...] | None,
-    pointer: int,
-    readonly: bool,
-) -> HostWrappedBuffer:
-    """Wrap the host memory of a tensor, which lives as long as ``kept``.
+def import_tensor(*parts: Any) -> HostWrappedBuffer:
+    """Wrap the host memory of a `Tensor`, whose parts the native part tells.
 
     Raises
     ------
     BufferError
         It is not host memory, as far as dlwrap knows, or cannot be wrapped.
     """
-    kind = numpy_dtype(DType(*dtype))
-    address: int | None = pointer
-    if device[0] == _CUDA:
-        extent = kind.itemsize * (math.prod(shape) if strides is None else _extent(shape, strides))
-        address = manager().pins.find_host_address(pointer, extent, device[1])
-    if device[0] not in {_CPU, _CUDA} or address is None:
+    tensor = Tensor(*parts)
+    kind, ordinal = tensor.device
+    address: int | None = tensor.address
+    if kind == _CUDA:
+        itemsize = numpy_dtype(DType(*tensor.dtype)).itemsize
+        address = manager().pins.find_host_address(tensor.address, itemsize * _extent(tensor), ordinal)
+    if kind not in {_CPU, _CUDA} or address is None:
         raise BufferError(
-            f"cannot make a HostWrappedBuffer of a tensor on device {device}: it is not in host memory that dlwrap has "
-            "page-locked; import it with torch.from_dlpack or cupy.from_dlpack"
+            f"cannot make a HostWrappedBuffer of a tensor on device {tensor.device}: it is not in host memory that "
+            "dlwrap has page-locked; import it with torch.from_dlpack or cupy.from_dlpack"
         )
-    array = np.asarray(_Memory(kept, kind, shape, strides, address, readonly=readonly)).view(kind)
-    return wrap(array, device=device[1] if device[0] == _CUDA else None)
+    return wrap(as_array(tensor._replace(address=address)), device=ordinal if kind == _CUDA else None)
 
 
-def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+def _extent(tensor: Tensor) -> int:
     """Count the elements from the first to the last, gaps included."""
-    if 0 in shape:
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-
-
-class _Memory:
-    """Shows NumPy some memory, and keeps what keeps it."""
-
-    def __init__(
-        self,
-        kept: object,
-        dtype: np.dtype[Any],
-        shape: tuple[int, ...],
-        strides: tuple[int, ...] | None,
-        address: int,
-        *,
-        readonly: bool,
-    ) -> None:
-        self._kept = kept
-        self.__array_interface__ = {
-            "version": 3,
-            "data": (address, readonly),
-            "shape": shape,
-            "strides": None if strides is None else tuple(stride * dtype.itemsize for stride in strides),
-            # ml_dtypes have no typestr: bytes, which are viewed as what they are.
-            "typestr": dtype.str if dtype.isbuiltin == 1 else f"|V{dtype.itemsize}",
-        }
+    if tensor.strides is None or 0 in tensor.shape:
+        return math.prod(tensor.shape)
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True))
 
 
 _native.serve_exchange(allocate, import_tensor, find_work_stream)

@@ -1,4 +1,4 @@
-"""Host object -> what can be exported of it: pointer, shape, strides, DLPack type, owner; refuses the rest.
+"""Host memory -> what can be exported of it: pointer, shape, strides, DLPack type, owner; refuses the rest.
 
 Needs NumPy, and the native part to read its common arrays; never touches the memory, and has no side effect but the
 hold.
@@ -6,14 +6,15 @@ hold.
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dlwrap import _native
 from dlwrap._dtypes import DType, dlpack_type, plain_dtypes
 from dlwrap._owner import EMPTY, Span, address, extent, find_owner
+from dlwrap._reinterpret import reinterpret
+from dlwrap._sources import open_source
 
 if TYPE_CHECKING:
     from dlwrap._owner import Array
@@ -72,8 +73,10 @@ class HostLayout(_native.Layout):
         return f"<HostLayout shape={self.shape} strides={self.strides} dtype={self.dtype} pointer={self.pointer:#x}>"
 
 
-def describe(obj: object) -> HostLayout:
-    """Describe a NumPy array, or any object with the buffer protocol, and take hold of its memory.
+def describe(obj: object, dtype: object = None, shape: object = None) -> HostLayout:
+    """Describe what has host memory, see `open_source`, and take hold of it.
+
+    With a ``dtype`` or a ``shape`` its bytes are read as such elements, see `reinterpret`.
 
     Raises
     ------
@@ -82,17 +85,26 @@ def describe(obj: object) -> HostLayout:
     TypeError
         The object has no host memory to share.
     ValueError
-        The object's memory was given back already.
+        The object's memory was given back already, or is not what the dtype and shape take.
     """
-    layout: HostLayout | None = _native.read_array(obj)
-    return _look_closely(obj) if layout is None else layout
+    if dtype is None and shape is None:
+        layout: HostLayout | None = _native.read_array(obj)
+        if layout is not None:
+            return layout
+    array, given = open_source(obj)
+    _refuse_mask(array)
+    if dtype is not None or shape is not None:
+        array = reinterpret(array, dtype, shape)
+    return _look_closely(array, given)
 
 
-def _look_closely(obj: object) -> HostLayout:
-    array = obj if isinstance(obj, np.ndarray) else _view(obj)
+def _refuse_mask(array: Array) -> None:
     # The exact type first: numpy.ma is imported when it is first asked for.
     if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
         raise BufferError(f"cannot export a {type(array).__name__}: DLPack has no masks; wrap a.data or a.filled()")
+
+
+def _look_closely(array: Array, given: object) -> HostLayout:
     dtype = dlpack_type(array.dtype)
     shape, itemsize, nbytes = array.shape, array.itemsize, array.nbytes
     strides = _compact_strides(shape)
@@ -106,7 +118,7 @@ def _look_closely(obj: object) -> HostLayout:
             strides = _element_strides(array, strides)
             span = extent(array, pointer)
         _check_alignment(array, pointer)
-    hold, owner, owner_span, writable_memory, file_backed = find_owner(array, obj, span)
+    hold, owner, owner_span, writable_memory, file_backed = find_owner(array, given, span)
     return HostLayout(
         array,
         shape,
@@ -190,53 +202,3 @@ def _check_alignment(array: Array, pointer: int) -> None:
             f"cannot export address {pointer:#x}: a GPU faults on misaligned {array.itemsize}-byte elements; "
             "wrap a.copy()"
         )
-
-
-def _view(obj: object) -> Array:
-    """Return a NumPy array over the memory of an object that is none."""
-    name = type(obj).__name__
-    if isinstance(obj, np.generic):
-        raise TypeError(_no_memory(obj))
-    try:
-        view = memoryview(_buffer(obj))
-    except TypeError:
-        raise TypeError(_no_memory(obj)) from None
-    except ValueError as error:
-        raise ValueError(f"cannot wrap a released {name} ({error}); wrap before release() or close()") from error
-    try:
-        return np.asarray(view)
-    except (ValueError, BufferError) as error:
-        raise BufferError(
-            f"cannot export a {name} of format {view.format!r}: NumPy cannot read it ({error}); "
-            "wrap numpy.frombuffer(x, numpy.uint8), or a contiguous copy"
-        ) from error
-
-
-def _buffer(obj: Any) -> Any:
-    # Looked up, not imported: where it was never imported there is no such object.
-    shared_memory = sys.modules.get("multiprocessing.shared_memory")
-    if shared_memory is None or not isinstance(obj, shared_memory.SharedMemory):
-        return obj
-    if obj.buf is None:
-        raise ValueError("its buf is None")
-    return obj.buf
-
-
-def _no_memory(obj: object) -> str:
-    kind = type(obj)
-    return f"cannot wrap a {kind.__module__}.{kind.__qualname__}: it is no host array or buffer; {_cure(obj)}"
-
-
-def _cure(obj: object) -> str:
-    # Asked of the type: torch computes these attributes, and raises RuntimeError in some of them.
-    kind = type(obj)
-    package = kind.__module__.partition(".")[0]
-    if package == "dlwrap":
-        return "use it as it is, or wrap its .array"
-    if package == "torch" and getattr(getattr(obj, "device", None), "type", None) == "cpu":
-        return "wrap t.detach().numpy(), which shares the tensor's memory"
-    if hasattr(kind, "__cuda_array_interface__"):
-        return "it lies in device memory already: give it to the framework as it is"
-    if hasattr(kind, "__dlpack__"):
-        return "wrap numpy.from_dlpack(x)"
-    return "make an array of it with numpy.asarray(x), which copies lists and numbers, and wrap that"

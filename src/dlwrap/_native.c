@@ -9,6 +9,7 @@
 #include "_calls.h"
 #include "_exchange.h"
 #include "_exporter.h"
+#include "_imported.h"
 #include "_layout.h"
 #include "_lease.h"
 #include "_loan.h"
@@ -111,6 +112,8 @@ static PyMethodDef module_methods[] = {
      "fields can be read."},
     {"read_array", native_read_array, METH_O,
      "read_array(array)\n--\n\nIts layout, or None where that needs a closer look."},
+    {"take_tensor", native_take_tensor, METH_O,
+     "take_tensor(capsule)\n--\n\nConsume a producer's capsule; what its tensor is, and what keeps it."},
     {"learn_driver", native_learn_driver, METH_VARARGS,
      "learn_driver(*addresses)\n--\n\nLearn where the functions are."},
     {"learn_primary", native_learn_primary, METH_VARARGS,

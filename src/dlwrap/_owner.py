@@ -6,6 +6,7 @@ Reads addresses and the process's map only, never the memory itself. Imports not
 from __future__ import annotations
 
 import array as stdlib_array
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,8 @@ class Hold:
     ----------
     given : object
         What the user passed: a `SharedMemory` unmaps itself when it is collected.
+    array : ndarray
+        The view of it, which may keep a tensor of another DLPack producer.
     export : memoryview or None
         A live export of the owner, which makes `mmap.close` and `bytearray.append` raise `BufferError`. An
         `ndarray` over a buffer often keeps only a reference, and that allows both. None where the owner is an
@@ -56,6 +59,7 @@ class Hold:
     """
 
     given: object
+    array: Array
     export: memoryview | None
 
 
@@ -105,7 +109,7 @@ def find_owner(array: Array, given: object, span: Span) -> tuple[Hold, Array, Sp
     ValueError
         The memory was given back already: a closed mmap, a released memoryview.
     """
-    base, owner_span = array, span
+    base, owner_span = array, _with(span, _storage_extent(given))
     export: memoryview | None = None
     owner: Any = array
     link: Any = array.base
@@ -121,11 +125,12 @@ def find_owner(array: Array, given: object, span: Span) -> tuple[Hold, Array, Sp
             exported = _export(link)
             if exported is not None:
                 export, reach = exported, _export_extent(exported)
+            else:
+                reach = _storage_extent(link)
             link = link.obj if isinstance(link, memoryview) else None
-        if reach.overlaps(owner_span):
-            owner_span = owner_span.hull(reach)
+        owner_span = _with(owner_span, reach)
 
-    hold = Hold(given, export)
+    hold = Hold(given, array, export)
 
     owned = base.flags.owndata
     on_heap = owned if owner is base else isinstance(owner, (bytes, bytearray, stdlib_array.array))
@@ -134,6 +139,10 @@ def find_owner(array: Array, given: object, span: Span) -> tuple[Hold, Array, Sp
         return hold, base, owner_span, True, False
     pages_writable, file_backed = _mapping(span, writable)
     return hold, base, span if file_backed else owner_span, pages_writable, file_backed
+
+
+def _with(span: Span, reach: Span) -> Span:
+    return span.hull(reach) if reach.overlaps(span) else span
 
 
 def _export(owner: Any) -> memoryview | None:
@@ -154,6 +163,15 @@ def _export_extent(export: memoryview) -> Span:
         return EMPTY
     start = address(np.frombuffer(export, dtype=np.uint8))
     return Span(start, start + export.nbytes)
+
+
+def _storage_extent(owner: Any) -> Span:
+    """Return the bytes of the storage that a torch tensor is a view of."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(owner, torch.Tensor):
+        return EMPTY
+    storage = owner.untyped_storage()
+    return Span(storage.data_ptr(), storage.data_ptr() + storage.nbytes())
 
 
 # Files that are memory: they have no disk behind them, and as a whole they are page-locked like any other.
