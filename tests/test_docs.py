@@ -1,0 +1,133 @@
+"""The documentation's code: it runs, page by page, prints what the pages say, and names commands that there are."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dlwrap
+import docs_blocks
+from docs_blocks import DOCS, ROOT, blocks_of, pages
+
+from dlwrap import __main__ as command_line
+
+TIMEOUT = 90  # seconds, for what takes a few
+WITH_PYTHON = [page for page in pages() if blocks_of(page, "python")]
+PAGES = pages()
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(DOCS))
+
+
+def run_page(page: Path, where: str, folder: Path) -> dict[str, object]:
+    """Run a page in a program of its own, in an empty folder; give what ran and what was left out."""
+    path = os.pathsep.join([str(Path(dlwrap.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, docs_blocks.__file__, str(page), where],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=name_of)
+def test_a_page_runs_on_the_simulated_driver(page, tmp_path):
+    came = run_page(page, "simulated", tmp_path)
+    if not came["ran"]:
+        pytest.skip("; ".join(came["left_out"]))
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=name_of)
+def test_each_python_block_compiles(page):
+    for block in blocks_of(page, "python"):
+        compile("\n" * (block.line - 1) + block.code, str(page), "exec")
+
+
+def commands() -> list[object]:
+    found = []
+    for page in [*PAGES, ROOT / "README.md"]:
+        for block in blocks_of(page, "sh"):
+            for number, line in enumerate(block.code.splitlines()):
+                words = shlex.split(line, comments=True)
+                if words:
+                    found.append(pytest.param(page, words, id=f"{page.stem}:{block.line + number}"))
+    return found
+
+
+@pytest.mark.parametrize(("page", "words"), commands())
+def test_a_command_that_a_page_shows_exists(page, words):
+    match words:
+        case [program, "-m", "dlwrap", *arguments] if program.endswith("python"):
+            command_line._parser().parse_args(arguments)
+        case [program, "-m", "venv" | "pip" | "pytest" | "http.server", *_] if program.endswith(("python", "python3")):
+            pass
+        case [program, "-m", module, *_] if program.endswith("python"):
+            assert importlib.util.find_spec(module.partition(".")[0]) is not None
+        case [program, script, *_] if program.endswith("python") and script.endswith(".py"):
+            saved = f"Save this as `{script}`" in page.read_text(encoding="utf-8")
+            assert saved or (ROOT / script).exists()
+        case ["./run", command, *_]:
+            assert re.search(rf"^    {command}\)", (ROOT / "run").read_text(), re.MULTILINE)
+        case [program, *_]:
+            assert program in KNOWN, f"{page.name} shows a command that no test knows: {words}"
+
+
+# Programs of others, which are not started here.
+KNOWN = {".", "cat", "cd", "git", "pip", "pytest", "nvidia-smi", "ulimit", "ls"}
+
+
+def test_the_runner_reports_what_is_printed_otherwise(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n\n```python\nprint(1 + 1)  # 3\n```\n")
+    with pytest.raises(AssertionError, match=r"page.md, line 4: '2', not '3'"):
+        run_page(page, "simulated", tmp_path)
+
+
+def test_the_runner_reports_what_is_never_printed(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\ndef never():\n    print(1)  # 1\n```\n")
+    with pytest.raises(AssertionError, match=r"never printed: \['line 3: # 1'\]"):
+        run_page(page, "simulated", tmp_path)
+
+
+def test_the_runner_reports_what_a_page_leaves_behind(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nimport sys, numpy, dlwrap\nsys.kept = dlwrap.wrap(numpy.ones(3))\n```\n")
+    with pytest.raises(AssertionError, match="page.md leaves Stats"):
+        run_page(page, "simulated", tmp_path)
+
+
+def test_the_runner_leaves_out_what_needs_something_else(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- needs: gpu no_such_package -->\n```python\n1 / 0\n```\n")
+    assert run_page(page, "simulated", tmp_path) == {"ran": 0, "left_out": ["line 3 needs gpu no_such_package"]}
+
+
+def test_the_runner_runs_tests_of_a_page(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\ndef test_it(simulated_cuda):\n    assert simulated_cuda.pending() == 1\n```\n")
+    with pytest.raises(AssertionError, match="pending"):
+        run_page(page, "simulated", tmp_path)
+
+
+FIGURE = re.compile(r"(?<![\w.,-])\d[\d,]*(?:\.\d+)?(?![\w.,]*\d)")
+
+
+def test_the_performance_guide_quotes_committed_figures_only():
+    guide = re.sub(r"```.*?```|`[^`]*`|\([^)]*\.md[^)]*\)", "", (DOCS / "performance-guide.md").read_text(), flags=re.DOTALL)
+    committed = set(FIGURE.findall((DOCS / "performance.md").read_text()))
+    assert [figure for figure in FIGURE.findall(guide) if figure not in committed] == []
