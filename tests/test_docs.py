@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -15,9 +16,8 @@ import pytest
 
 import dlwrap
 import docs_blocks
-from docs_blocks import DOCS, ROOT, blocks_of, pages
-
 from dlwrap import __main__ as command_line
+from docs_blocks import DOCS, ROOT, blocks_of, pages
 
 TIMEOUT = 90  # seconds, for what takes a few
 WITH_PYTHON = [page for page in pages() if blocks_of(page, "python")]
@@ -107,7 +107,7 @@ def test_the_runner_reports_what_is_never_printed(tmp_path):
 def test_the_runner_reports_what_a_page_leaves_behind(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("```python\nimport sys, numpy, dlwrap\nsys.kept = dlwrap.wrap(numpy.ones(3))\n```\n")
-    with pytest.raises(AssertionError, match="page.md leaves Stats"):
+    with pytest.raises(AssertionError, match=r"page\.md leaves Stats"):
         run_page(page, "simulated", tmp_path)
 
 
@@ -125,9 +125,18 @@ def test_the_runner_runs_tests_of_a_page(tmp_path):
 
 
 FIGURE = re.compile(r"(?<![\w.,-])\d[\d,]*(?:\.\d+)?(?![\w.,]*\d)")
+NOT_FIGURES = re.compile(r"```.*?```|`[^`]*`|\([^)]*\.md[^)]*\)", re.DOTALL)
 
 
 def test_the_performance_guide_quotes_committed_figures_only():
-    guide = re.sub(r"```.*?```|`[^`]*`|\([^)]*\.md[^)]*\)", "", (DOCS / "performance-guide.md").read_text(), flags=re.DOTALL)
-    committed = set(FIGURE.findall((DOCS / "performance.md").read_text()))
+    guide = NOT_FIGURES.sub("", (DOCS / "performance-guide.md").read_text(encoding="utf-8"))
+    committed = set(FIGURE.findall((DOCS / "performance.md").read_text(encoding="utf-8")))
     assert [figure for figure in FIGURE.findall(guide) if figure not in committed] == []
+
+
+def test_the_timeline_is_drawn_from_what_the_demo_saw_on_the_gpu(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    timeline = importlib.import_module("timeline")
+    for theme, colours in timeline.THEMES.items():
+        drawn = timeline.draw(timeline.read(timeline.DEMO), colours)
+        assert (timeline.PLOTS / f"lifetime-{theme}.svg").read_text() == drawn, "run: python docs/timeline.py"
