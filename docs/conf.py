@@ -23,7 +23,7 @@ napoleon_use_rtype = False
 napoleon_use_ivar = True
 
 # Types as the docstrings say them, and names of others that have no page here.
-nitpick_ignore_regex = [("py:class", r".*")]
+nitpick_ignore_regex = [("py:class", r".*"), ("py:obj", r"(numpy|cuda)\..*")]
 
 html_theme = "furo"
 html_title = f"dlwrap {version}"

@@ -145,7 +145,7 @@ def comments_of(source: str) -> dict[int, str]:
 
 
 def settle() -> Any:
-    """Wait until nothing is held, since drivers and frameworks let go late, on threads of their own; give the counts."""
+    """Wait until nothing is held, since drivers and frameworks let go late, on threads of their own."""
     import dlwrap
 
     deadline = time.monotonic() + 10

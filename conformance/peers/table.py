@@ -20,7 +20,7 @@ _OPENING = """\
 Written by `python -m conformance.peers.table` from the results in `conformance/results/peers`; do not edit.
 
 Other projects test DLPack on arrays of their own. Here dlwrap takes the place of the producer in those tests, by a
-small [adapter](../conformance/peers/adapters) for each. The tests are theirs, unchanged, from a checkout or as
+small adapter for each, in `conformance/peers/adapters`. The tests are theirs, unchanged, from a checkout or as
 installed.
 
 | word | meaning |

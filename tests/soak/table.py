@@ -182,7 +182,7 @@ def render() -> str:
         f"{count_tests(tuple(suite['figures']['files']), suite['figures']['files'])}, {machine_of(suite)}, "
         f"{suite['seconds']:.0f} s. All tests on the GPU: {count_tests(tuple(gpu_files), gpu_files)}, "
         f"{machine_of(gpu)} "
-        f"([results](../{path.parent.relative_to(ROOT)}/results.md)).",
+        f"(`{path.parent.relative_to(ROOT)}/results.md`).",
         "",
         "## Long runs",
         "",

@@ -39,7 +39,7 @@ class SimulationError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """One page-locked range: `nbytes` bytes at the host address `start`."""
+    """One page-locked range: ``nbytes`` bytes at the host address ``start``."""
 
     start: int
     nbytes: int
@@ -193,7 +193,7 @@ class SimulatedDriver:
         self._check(self._library.dlwrap_sim_let_go(stream), "let the stream go")
 
     def launch(self, stream: int, target: npt.NDArray[Any] | tuple[int, int], *, write: int | None = None) -> None:
-        """Submit a kernel that reads all bytes of `target`, or sets each of them to `write`.
+        """Submit a kernel that reads all bytes of ``target``, or sets each of them to ``write``.
 
         Parameters
         ----------
@@ -281,7 +281,7 @@ class SimulatedDriver:
         Raises
         ------
         TimeoutError
-            If that takes longer than `timeout` seconds.
+            If that takes longer than ``timeout`` seconds.
         """
         if not self._library.dlwrap_sim_wait_for_destructors(timeout):
             raise TimeoutError(f"destructors of user objects are due or running after {timeout} s")
@@ -326,7 +326,7 @@ class SimulatedDriver:
     # Failures, gates and the log
 
     def fail(self, function: str, code: int, *, nth: int = 1, times: int = 1) -> None:
-        """Let the nth call from now on, and `times` - 1 after it, return `code` and do nothing.
+        """Let the nth call from now on, and ``times`` - 1 after it, return ``code`` and do nothing.
 
         Parameters
         ----------
@@ -375,7 +375,7 @@ class SimulatedDriver:
         Raises
         ------
         TimeoutError
-            If that takes longer than `timeout` seconds.
+            If that takes longer than ``timeout`` seconds.
         """
         if not self._library.dlwrap_sim_wait_until_paused(self._known(function), threads, timeout):
             raise TimeoutError(f"{self.waiting(function)} threads wait in {function} after {timeout} s, not {threads}")
