@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 DEMO = max(ROOT.glob("conformance/results/*-h200/demo.txt"))
 PLOTS = ROOT / "docs" / "plots"
 
-WIDTH, LEFT, RIGHT, TOP, ROW = 720, 110, 20, 58, 44
+WIDTH, LEFT, RIGHT, TOP, ROW = 540, 104, 14, 58, 44
 BAR = 18
 FONT = "font-family='system-ui, sans-serif'"
 

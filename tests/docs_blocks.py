@@ -15,7 +15,9 @@ import importlib.util
 import inspect
 import io
 import json
+import os
 import re
+import subprocess
 import sys
 import textwrap
 import time
@@ -27,6 +29,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+TIMEOUT = 90  # seconds, for what takes a few
 
 _FENCE = re.compile(
     r"^(?:[ ]*<!-- needs:(?P<needs>[^>]*)-->\n)?(?P<indent>[ ]*)```(?P<language>\w+)\n(?P<code>.*?)^(?P=indent)```$",
@@ -61,6 +64,28 @@ def blocks_of(page: Path, language: str) -> list[Block]:
         for found in _FENCE.finditer(text)
         if found["language"] == language
     ]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(DOCS))
+
+
+def run_page(page: Path, where: str, folder: Path, timeout: float = TIMEOUT) -> dict[str, Any]:
+    """Run a page in a program of its own, in an empty folder; give what ran and what was left out."""
+    import dlwrap
+
+    path = os.pathsep.join([str(Path(dlwrap.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, __file__, str(page), where],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 class Page:
@@ -148,7 +173,7 @@ def settle() -> Any:
     """Wait until nothing is held, since drivers and frameworks let go late, on threads of their own."""
     import dlwrap
 
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 3
     while True:
         gc.collect()
         dlwrap.reclaim(timeout=30)

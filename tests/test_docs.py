@@ -4,44 +4,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
-import os
 import re
 import shlex
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-import dlwrap
-import docs_blocks
 from dlwrap import __main__ as command_line
-from docs_blocks import DOCS, ROOT, blocks_of, pages
+from docs_blocks import DOCS, ROOT, blocks_of, name_of, pages, run_page
 
-TIMEOUT = 90  # seconds, for what takes a few
-WITH_PYTHON = [page for page in pages() if blocks_of(page, "python")]
 PAGES = pages()
-
-
-def name_of(page: Path) -> str:
-    return str(page.relative_to(DOCS))
-
-
-def run_page(page: Path, where: str, folder: Path) -> dict[str, object]:
-    """Run a page in a program of its own, in an empty folder; give what ran and what was left out."""
-    path = os.pathsep.join([str(Path(dlwrap.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, docs_blocks.__file__, str(page), where],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    return json.loads(done.stdout.splitlines()[-1])
+WITH_PYTHON = [page for page in PAGES if blocks_of(page, "python")]
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=name_of)
