@@ -25,6 +25,9 @@ napoleon_use_ivar = True
 # Types as the docstrings say them, and names of others that have no page here.
 nitpick_ignore_regex = [("py:class", r".*"), ("py:obj", r"(numpy|cuda)\..*")]
 
+pygments_style = "friendly"
+pygments_dark_style = "github-dark"
+
 html_theme = "furo"
 html_title = f"dlwrap {version}"
 html_static_path = ["_static"]

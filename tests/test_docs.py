@@ -9,6 +9,8 @@ import shlex
 
 import pytest
 
+import dlwrap
+import dlwrap.testing
 from dlwrap import __main__ as command_line
 from docs_blocks import DOCS, ROOT, blocks_of, name_of, pages, run_page
 
@@ -60,6 +62,15 @@ def test_a_command_that_a_page_shows_exists(page, words):
 
 # Programs of others, which are not started here.
 KNOWN = {".", "cat", "cd", "git", "pip", "pytest", "nvidia-smi", "ulimit", "ls"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [f"dlwrap.{name}" for name in dlwrap.__all__] + [f"dlwrap.testing.{name}" for name in dlwrap.testing.__all__],
+)
+def test_the_reference_describes_all_that_is_public(name):
+    reference = (DOCS / "api.md").read_text(encoding="utf-8")
+    assert re.search(rf"^\.\. auto\w+:: {re.escape(name)}$", reference, re.MULTILINE)
 
 
 def test_the_runner_reports_what_is_printed_otherwise(tmp_path):
