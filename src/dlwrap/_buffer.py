@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
         def __cuda_stream__(self) -> tuple[int, int]:
             """Give (version, handle)."""
+            ...
 
 
 _LEGACY, _NEWEST = -1, 2**31 - 1  # minor versions; the native part gives what it knows
@@ -237,7 +238,7 @@ class HostWrappedBuffer(Exporter):
     __slots__ = ("__weakref__",)
 
     # DLPack 1.3, struct DLPackExchangeAPI: what it does is in _exchange.c, and in dlwrap._exchange.
-    __dlpack_c_exchange_api__ = _native.exchange_api()
+    __dlpack_c_exchange_api__: CapsuleType = _native.exchange_api()
 
     # ---- what it is ----
 
@@ -517,10 +518,10 @@ class Pin:
 
     def __init__(self, exporter: Exporter) -> None:
         self._exporter = exporter
-        self.device = exporter.device
-        self.memory = exporter.memory
+        self.device: int = exporter.device
+        self.memory: Literal["pinned", "pageable"] = exporter.memory
         pin = lease_of(exporter).pin
-        self.nbytes = 0 if pin is None else pin.stop - pin.start
+        self.nbytes: int = 0 if pin is None else pin.stop - pin.start
 
     @property
     def closed(self) -> bool:

@@ -41,21 +41,27 @@ class Stage(Protocol):
 
     def take(self, buffer: HostWrappedBuffer) -> None:
         """Import the wrapped array, whose elements are ones."""
+        ...
 
     def launch(self) -> None:
         """Submit work on it, and return before that ends."""
+        ...
 
     def drop(self) -> None:
         """Let go of what was imported."""
+        ...
 
     def is_busy(self) -> bool:
         """Ask the device whether the work still runs."""
+        ...
 
     def let_finish(self) -> None:
         """Let the work end; a GPU needs no permission."""
+        ...
 
     def check_result(self) -> str | None:
         """Say what is wrong with the result of the finished work, if anything is."""
+        ...
 
 
 def choose(*, simulated: bool) -> Stage:

@@ -70,7 +70,8 @@ def _module() -> Any:
 
 def _initialise() -> Any:
     try:
-        from cuda.bindings import driver  # noqa: PLC0415 -- import dlwrap must touch no driver
+        # import dlwrap must touch no driver; the module is compiled and has no stub.
+        from cuda.bindings import driver  # noqa: PLC0415  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError as error:
         raise CudaError(NO_DRIVER, "NO_BINDINGS", f"cuda-bindings cannot be imported: {error}", "import") from error
     _check("cuInit", _invoke(driver, "cuInit", (0,)), driver)

@@ -3,10 +3,11 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import CapsuleType, Self
+from typing_extensions import CapsuleType, Self, disjoint_base, final
 
 _E = TypeVar("_E", bound=Exporter)
 
+@disjoint_base
 class Layout:
     array: npt.NDArray[Any]
     shape: tuple[int, ...]
@@ -54,6 +55,7 @@ USED_ON_LEGACY: int
 USED_ANYWHERE: int
 USED_AS_NOTED: int
 
+@disjoint_base
 class Loan:
     hold: object
     device_wide: bool
@@ -67,6 +69,7 @@ class Loan:
     def streams(self) -> dict[int, Any]: ...
     def __new__(cls, device: int, hold: object, device_wide: bool = False) -> Self: ...
 
+@disjoint_base
 class Registration:
     hold: object
     flush: bool
@@ -102,6 +105,7 @@ class Registration:
         device_start: int | None = None,
     ) -> Self: ...
 
+@final
 class Registrations:
     @property
     def locked(self) -> int: ...
@@ -114,6 +118,7 @@ class Registrations:
     def begin_unregister(self, registration: Registration, /) -> bool: ...
     def remove(self, registration: Registration, /) -> None: ...
 
+@disjoint_base
 class Exporter:
     @property
     def _layout(self) -> Any: ...

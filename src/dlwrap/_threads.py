@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,11 @@ def report(error: BaseException, where: object) -> None:
     """Show an error that no caller is there for; the hook that shows it is the user's, and may fail itself."""
     with contextlib.suppress(BaseException):
         sys.unraisablehook(
-            SimpleNamespace(
-                exc_type=type(error), exc_value=error, exc_traceback=error.__traceback__, err_msg=None, object=where
+            # What the interpreter makes itself can't be made in Python.
+            cast(
+                "sys.UnraisableHookArgs",
+                SimpleNamespace(
+                    exc_type=type(error), exc_value=error, exc_traceback=error.__traceback__, err_msg=None, object=where
+                ),
             )
         )
