@@ -58,7 +58,7 @@ class Step:
     seconds : float
         How long it took.
     said : str
-        What it printed.
+        What it printed; of pip no more than its errors, because it tells of this machine.
     """
 
     page: str
@@ -129,7 +129,8 @@ class Shell:
             lines.append(line)
         else:
             raise LostError(f"{step.page}: this failed:\n{step.code}\n{''.join(lines)}")
-        step.seconds, step.said = round(time.monotonic() - began, 2), "".join(lines)
+        step.seconds = round(time.monotonic() - began, 2)
+        step.said = "" if "pip install" in step.code else "".join(lines)
 
     def close(self) -> None:
         """End it."""
