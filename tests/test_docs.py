@@ -31,6 +31,13 @@ def test_each_python_block_compiles(page):
         compile("\n" * (block.line - 1) + block.code, str(page), "exec")
 
 
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=name_of)
+def test_what_takes_the_simulated_driver_says_so(page):
+    for block in blocks_of(page, "python"):
+        takes_it = re.search(r"^(\w+ = )?dlwrap\.testing\.activate\(\)|\(simulated_cuda\)", block.code, re.MULTILINE)
+        assert takes_it is None or "simulator" in block.needs, f"{page.name}, line {block.line}: on a GPU it would fail"
+
+
 def commands() -> list[object]:
     found = []
     for page in [*PAGES, ROOT / "README.md"]:
