@@ -58,10 +58,24 @@ LAYERS = {
         "_streams",
         "_support",
     },
+    "_born": {"_buffer", "_dtypes", "_lifetime", "_native", "_support"},
+    "_host_view": {"_buffer", "_driver", "_imported", "_lifetime", "_sources", "_streams", "_support"},
+    "_safetensors": {"_dtypes"},
     "_keep_alive": {"_buffer", "_driver", "_graphs", "_lifetime", "_streams"},
     "_exchange": {"_buffer", "_dtypes", "_imported", "_lifetime", "_native", "_streams"},
     "_control": {"_lifetime", "_lingering", "_native"},
-    "__init__": {"_buffer", "_control", "_errors", "_exchange", "_keep_alive", "_support", "_version"},
+    "__init__": {
+        "_born",
+        "_buffer",
+        "_control",
+        "_errors",
+        "_exchange",
+        "_host_view",
+        "_keep_alive",
+        "_safetensors",
+        "_support",
+        "_version",
+    },
 }
 PROGRAM = {path.stem for path in PACKAGE.glob("*.py")} - LAYERS.keys()  # the command line may use the public API
 

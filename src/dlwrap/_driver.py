@@ -48,6 +48,8 @@ _CALLED_IN_C = (
     "cuMemHostGetDevicePointer",
 )
 
+_ON_HOST = 1  # CUmemorytype
+
 _REGISTER_PORTABLE = 1
 _REGISTER_DEVICEMAP = 2
 _EVENT_DISABLE_TIMING = 2
@@ -348,6 +350,45 @@ def known_range(pointer: int) -> tuple[int, int] | None:
     # Where host and device see the memory at different addresses, the start is the device's.
     before = (seen_by_device if start <= seen_by_device < start + size else pointer) - start
     return (pointer - before, pointer - before + size) if size else None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the driver says that an address is.
+
+    Attributes
+    ----------
+    host_address : int or None
+        Where the host reads it; None for device memory.
+    is_managed : bool
+        Whether it is managed memory, whose pages move between host and devices.
+    device : int
+        The device in whose context it was allocated or registered.
+    """
+
+    host_address: int | None
+    is_managed: bool
+    device: int
+
+
+def find_place(pointer: int) -> Place | None:
+    """Ask where an address is (cuPointerGetAttribute); None where the driver knows nothing, as of pageable memory."""
+    try:
+        device = _pointer_attribute("DEVICE_ORDINAL", pointer)
+        if _pointer_attribute("IS_MANAGED", pointer):
+            return Place(pointer, is_managed=True, device=device)
+        if _pointer_attribute("MEMORY_TYPE", pointer) != _ON_HOST:
+            return Place(None, is_managed=False, device=device)
+        return Place(_pointer_attribute("HOST_POINTER", pointer), is_managed=False, device=device)
+    except CudaError as error:
+        if error.code == INVALID_VALUE:
+            return None
+        raise
+
+
+def _pointer_attribute(name: str, pointer: int) -> int:
+    attribute = getattr(_module().CUpointer_attribute, f"CU_POINTER_ATTRIBUTE_{name}")
+    return int(_call("cuPointerGetAttribute", attribute, pointer))
 
 
 # ---- events ----

@@ -23,6 +23,7 @@ enum { OWNDATA = 0x4, WRITEABLE = 0x400 };
 static PyTypeObject *ndarray; /* once its fields are known */
 static PyTypeObject *layout_base;
 static PyTypeObject *layout_type; /* of the layouts that are made here */
+static PyTypeObject *birth_type;  /* of the bases of arrays that dlwrap allocated */
 
 enum { MOST_DTYPES = 32 };
 
@@ -99,6 +100,17 @@ PyObject *native_learn_arrays(PyObject *module, PyObject *args) {
     return PyBool_FromLong(known);
 }
 
+PyObject *native_learn_births(PyObject *module, PyObject *type) {
+    (void)module;
+    if (!PyType_Check(type)) {
+        PyErr_SetString(PyExc_TypeError, "needs a type");
+        return NULL;
+    }
+    Py_INCREF(type);
+    birth_type = (PyTypeObject *)type;
+    Py_RETURN_NONE;
+}
+
 /* The number of elements. */
 static Py_ssize_t count_elements(const Array *array) {
     Py_ssize_t elements = 1;
@@ -168,12 +180,14 @@ static PyObject *make_strides(const Array *array, Py_ssize_t itemsize) {
     return strides;
 }
 
-/* The ndarray whose memory it is, if that is itself or below it, and on the heap. */
+/* The ndarray whose memory it is, if that is itself or below it, and on the heap or allocated by dlwrap. */
 static const Array *find_heap_owner(const Array *array) {
     while (array->base != NULL && Py_TYPE(array->base) == ndarray) {
         array = (const Array *)array->base;
     }
-    return array->base == NULL && (array->flags & OWNDATA) ? array : NULL;
+    bool on_heap = array->base == NULL && (array->flags & OWNDATA);
+    bool born_here = array->base != NULL && Py_TYPE(array->base) == birth_type;
+    return on_heap || born_here ? array : NULL;
 }
 
 /* Finds the bytes of a common array and of its owner; false where that needs a closer look. */

@@ -315,16 +315,38 @@ class LifetimeManager:
         lease.note_uses(_native.uses_of(exporter))
         if not self.is_usable or not lease.was_used:
             return
-        with _driver.primary_context(lease.device):
-            own = [handle for handle in list(lease.streams) if handle != _driver.LEGACY_STREAM]
+        self._wait_on_host(lease.device, lease.streams, lease.wait, "synchronize()")
+
+    def wait_for(self, device: int, stream: TrackedStream | None, what: str) -> None:
+        """Wait for the work submitted so far to a stream, or to the whole device.
+
+        Raises
+        ------
+        RuntimeError
+            The stream captures, so that it has no end to wait for; or in a forked child.
+        CudaError, DLWrapError
+            As `start` and `Completion.wait`.
+        """
+        self.check_usable(what)
+        self.start()
+        streams = {} if stream is None else {stream.handle: stream}
+        begin = partial(Wait, device, tuple(streams.values()), device_wide=stream is None)
+        self._wait_on_host(device, streams, begin, what)
+
+    def _wait_on_host(
+        self, device: int, streams: dict[int, TrackedStream], begin: Callable[..., Wait], what: str
+    ) -> None:
+        """Have the wait that `begin` makes done, and this thread wait for it, unless a stream captures."""
+        with _driver.primary_context(device):
+            own = [handle for handle in list(streams) if handle != _driver.LEGACY_STREAM]
             capturing = [handle for handle in own if _driver.is_capturing(handle)]
         if capturing:
             raise RuntimeError(
                 f"cannot wait for stream {capturing[0]:#x}: it is being captured; call again after the capture ends"
             )
         done = Completion(self._completions)
-        self._request(lambda: self._events.add(lease.wait(done.report, urgent=True)))
-        done.wait(None, "synchronize()", "the GPU failed, so that nobody knows whether its work has ended")
+        self._request(lambda: self._events.add(begin(finish=done.report, urgent=True)))
+        done.wait(None, what, "the GPU failed, so that nobody knows whether its work has ended")
 
     def reclaim(self, timeout: float | None) -> None:
         """Wait until everything handed over so far is released and unregistered.
