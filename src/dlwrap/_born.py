@@ -1,7 +1,7 @@
 """`empty` and `zeros`: NumPy arrays whose memory is page-locked from the first, for as long as a view of it lives.
 
-An array has a `Birth` as its base, which has the `Pin`; the pin's lease has the memory. So the memory outlives the array
-until the lifetime manager has had it unregistered, and nothing waits where the array is dropped.
+An array has a `Birth` as its base, which has the `Pin`; the pin's lease has the memory. So the memory outlives the
+array until the lifetime manager has had it unregistered, and nothing waits where the array is dropped.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ def empty(
     order: Literal["C", "F"] = "C",
     device: int | None = None,
 ) -> npt.NDArray[Any]:
-    """Make a NumPy array that is page-locked from the first, so that wraps of it and of its slices cost next to nothing.
+    """Make a NumPy array that is page-locked from the first, so that wraps of it or of its slices cost next to nothing.
 
-    Its memory begins on a page of its own. It stays page-locked as long as the array, a view of it or anything that was
-    made of a wrap lives, and is unregistered and freed then, after it has lingered as `configure` says. Where the device
-    reads pageable memory nothing is locked. Copies, and what NumPy computes of it, are ordinary arrays.
+    Its memory begins on a page of its own. It stays page-locked as long as the array, a view of it or anything that
+    was made of a wrap lives, and is unregistered and freed then, after it has lingered as `configure` says. Where the
+    device reads pageable memory nothing is locked. Copies, and what NumPy computes of it, are ordinary arrays.
 
     Parameters
     ----------

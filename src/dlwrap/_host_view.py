@@ -33,9 +33,9 @@ _CURES = {"torch": "x.cpu()", "cupy": "cupy.asnumpy(x)", "numba": "x.copy_to_hos
 def host_view(obj: Any) -> Array:
     """Give a NumPy view of memory that a GPU framework works with and that the host can read, after the work so far.
 
-    That is managed memory, page-locked host memory, and so also a tensor that a framework made of a `HostWrappedBuffer`.
-    The view keeps its owner: what NumPy or a framework makes of it may outlive every other reference. It knows nothing
-    of work that is submitted later: call `host_view` again, or wait for that work, before reading what it writes.
+    That is managed memory, page-locked host memory, and so also a tensor that a framework made of a
+    `HostWrappedBuffer`. The view keeps its owner, so that it may outlive every other reference. It knows nothing of
+    work that is submitted later: call `host_view` again, or wait for that work, before reading what it writes.
 
     Parameters
     ----------

@@ -42,7 +42,8 @@ Layout *read_array(PyObject *object);
  * one of those in the pairs of dtype and DType. */
 PyObject *native_learn_arrays(PyObject *module, PyObject *args);
 
-/* learn_births(type): from then on an array over an object of this type owns its memory, as one on the heap does. */
+/* learn_births(type): from then on an array over an object of this type owns its memory, as one on the heap
+ * does. */
 PyObject *native_learn_births(PyObject *module, PyObject *type);
 
 /* read_array(array): the layout, or None where that needs a closer look. */

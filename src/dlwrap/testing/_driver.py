@@ -84,6 +84,7 @@ class SimulatedDriver:
         dead_handle: Literal["abort", "error"] = "abort",
         strict: bool = True,
         unregister_blocks_launches: bool = False,
+        concurrent_managed: bool = True,
     ) -> None:
         """Set how the devices behave; whatever is not given becomes the default again.
 
@@ -107,6 +108,8 @@ class SimulatedDriver:
             Whether unregistering memory with work pending on it aborts, rather than wait.
         unregister_blocks_launches
             Whether launches of other threads wait while an unregister or a free waits.
+        concurrent_managed
+            Whether the host may touch managed memory while a device works.
 
         Raises
         ------
@@ -127,6 +130,7 @@ class SimulatedDriver:
             abort_on_dead_handle=_is_abort(dead_handle),
             strict=strict,
             unregister_blocks_launches=unregister_blocks_launches,
+            concurrent_managed=concurrent_managed,
         )
         self._check(self._library.dlwrap_sim_configure(ctypes.byref(settings)), "take new settings while it is in use")
 
@@ -427,4 +431,5 @@ def _default_settings() -> Settings:
         compute_major=9,
         abort_on_dead_handle=1,
         strict=1,
+        concurrent_managed=1,
     )

@@ -32,6 +32,7 @@ class Settings(ctypes.Structure):
             "abort_on_dead_handle",
             "strict",
             "unregister_blocks_launches",
+            "concurrent_managed",
         )
     )
 

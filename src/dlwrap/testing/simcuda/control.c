@@ -296,7 +296,7 @@ API uint64_t dlwrap_sim_user_references(void) {
 API Address dlwrap_sim_device_address(const void *pointer) {
     lock();
     const Range *range = range_at(pointer);
-    bool locked = range != NULL && range->kind != DEVICE_ALLOCATED;
+    bool locked = range != NULL && range_is_host(range);
     Address address = locked ? range_device_address(range, pointer) : (Address)(uintptr_t)pointer;
     unlock();
     return address;

@@ -46,7 +46,6 @@ static const int ATTRIBUTE_VALUES[ATTRIBUTES] = {
     [82] = 65536,      /* registers per multiprocessor */
     [83] = 1,          /* managed memory */
     [87] = 2,          /* single to double precision */
-    [89] = 1,          /* concurrent managed access */
     [90] = 1,          /* preemption */
     [95] = 1,          /* cooperative launch */
     [97] = 232448,     /* shared memory per block, on request */
@@ -155,6 +154,8 @@ static int attribute_value(unsigned attribute, int device) {
         return (int)sim.settings.compute_minor;
     case 88: /* pageable memory access */
         return sim.settings.pageable != 0;
+    case 89: /* the host may touch managed memory while the device works */
+        return sim.settings.concurrent_managed != 0;
     case 91: /* the host pointer of registered memory works on the device */
         return sim.settings.pointer_offset == 0;
     case 99: /* host register */

@@ -88,6 +88,7 @@ static const Entry ENTRIES[] = {
     {"cuLaunchHostFunc", 10000, "", "_ptsz"},
     {"cuMemAlloc", 3020, "_v2", "_v2"},
     {"cuMemAllocHost", 3020, "_v2", "_v2"},
+    {"cuMemAllocManaged", 6000, "", ""},
     {"cuMemFree", 3020, "_v2", "_v2"},
     {"cuMemFreeHost", 2000, "", ""},
     {"cuMemGetAddressRange", 3020, "_v2", "_v2"},

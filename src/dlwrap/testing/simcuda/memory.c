@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 typedef enum MemoryType { TYPE_HOST = 1, TYPE_DEVICE = 2 } MemoryType;
+typedef enum Attach { ATTACH_GLOBAL = 1, ATTACH_HOST = 2 } Attach;
 
 typedef enum PointerAttribute {
     POINTER_CONTEXT = 1,
@@ -71,7 +72,7 @@ static void refuse_pending(const Range *range) {
 /* The registration that begins here; INVALID_VALUE for an inner pointer. */
 static Result registration_at(const void *start, Range **range) {
     *range = range_at(start);
-    if (*range == NULL || (*range)->kind == DEVICE_ALLOCATED)
+    if (*range == NULL || !range_is_host(*range))
         return NOT_REGISTERED;
     return (*range)->start == start && (*range)->kind == REGISTERED ? SUCCESS : INVALID_VALUE;
 }
@@ -140,13 +141,26 @@ API Result cuMemAlloc_v2(Address *address, size_t nbytes) {
     return leave(result);
 }
 
-/* Wait until the device is idle, then free what begins at the address. */
-static Result free_waiting(RangeKind kind, Range *(*find)(Address), Address address) {
+/* Allocate managed memory, which host and devices have at the same address. */
+API Result cuMemAllocManaged(Address *address, size_t nbytes, unsigned flags) {
+    Result result = enter("cuMemAllocManaged");
+    if (result != SUCCESS)
+        return result;
+    Range *range;
+    bool is_known = flags == ATTACH_GLOBAL || flags == ATTACH_HOST;
+    result = is_known ? allocate_range(nbytes, MANAGED, flags, &range) : INVALID_VALUE;
+    if (result == SUCCESS)
+        *address = range_device_address(range, range->start);
+    return leave(result);
+}
+
+/* Wait until the device is idle, then free what begins at the address, on the host or not. */
+static Result free_waiting(bool on_host, Range *(*find)(Address), Address address) {
     Result result = capture_forbid_unsafe();
     if (result != SUCCESS)
         return result;
     Range *range = find(address);
-    if (range == NULL || range->kind != kind)
+    if (range == NULL || range->kind == REGISTERED || range_is_host(range) != on_host)
         return INVALID_VALUE;
     wait_exclusively(range->context);
     range = find(address);
@@ -175,7 +189,7 @@ API Result cuMemFree_v2(Address address) {
         return result != SUCCESS ? result : leave(SUCCESS);
     Context *context;
     result = context_current(&context);
-    return leave(result == SUCCESS ? free_waiting(DEVICE_ALLOCATED, device_allocation, address) : result);
+    return leave(result == SUCCESS ? free_waiting(false, device_allocation, address) : result);
 }
 
 /* Allocate page-locked host memory. */
@@ -207,14 +221,13 @@ API Result cuMemFreeHost(void *start) {
         return result != SUCCESS ? result : leave(SUCCESS);
     Context *context;
     result = context_current(&context);
-    return leave(result == SUCCESS ? free_waiting(HOST_ALLOCATED, host_allocation, (uintptr_t)start)
-                                   : result);
+    return leave(result == SUCCESS ? free_waiting(true, host_allocation, (uintptr_t)start) : result);
 }
 
 /* The page-locked range with this host byte in it, or NULL. */
 static Range *host_range(const void *pointer) {
     Range *range = range_at(pointer);
-    return range != NULL && range->kind != DEVICE_ALLOCATED ? range : NULL;
+    return range != NULL && range_is_host(range) ? range : NULL;
 }
 
 /* How the device names a page-locked byte. */
@@ -272,7 +285,7 @@ static Range *range_named(Address pointer, unsigned char **byte) {
 
 /* Write an attribute as wide as the driver writes it. */
 static Result write_attribute(void *data, int attribute, const Range *range, unsigned char *byte) {
-    const bool on_device = range->kind == DEVICE_ALLOCATED;
+    const bool on_device = !range_is_host(range);
     const Address address = range_device_address(range, byte);
     const Address base = range_device_address(range, range->start);
     switch (attribute) {
@@ -287,7 +300,7 @@ static Result write_attribute(void *data, int attribute, const Range *range, uns
         return SUCCESS;
     case POINTER_HOST_POINTER:
         *(void **)data = byte;
-        return on_device ? INVALID_VALUE : SUCCESS;
+        return range->kind == DEVICE_ALLOCATED ? INVALID_VALUE : SUCCESS;
     case POINTER_BUFFER_ID:
         *(uint64_t *)data = range->id;
         return SUCCESS;
@@ -303,8 +316,10 @@ static Result write_attribute(void *data, int attribute, const Range *range, uns
     case POINTER_MAPPED:
         *(bool *)data = true;
         return SUCCESS;
-    case POINTER_SYNC_MEMOPS:
     case POINTER_IS_MANAGED:
+        *(bool *)data = range->kind == MANAGED;
+        return SUCCESS;
+    case POINTER_SYNC_MEMOPS:
     case POINTER_IS_IPC_CAPABLE:
         *(bool *)data = false;
         return SUCCESS;

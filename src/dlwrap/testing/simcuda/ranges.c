@@ -81,8 +81,16 @@ size_t range_count(RangeKind kind) {
     return matching;
 }
 
-/* The host address that a device address would have, were it known. */
+/* Whether it is page-locked host memory. */
+bool range_is_host(const Range *range) {
+    return range->kind == REGISTERED || range->kind == HOST_ALLOCATED;
+}
+
+/* The host address that a device address would have, were it known; managed memory has one address. */
 static unsigned char *host_address(Address address) {
+    const Range *range = range_at((unsigned char *)(uintptr_t)address);
+    if (range != NULL && range->kind == MANAGED)
+        return (unsigned char *)(uintptr_t)address;
     if (address >= DEVICE_SPACE)
         return (unsigned char *)(uintptr_t)(address - DEVICE_SPACE);
     return (unsigned char *)(uintptr_t)(address - (Address)sim.settings.pointer_offset);
@@ -93,12 +101,14 @@ Range *range_by_device_address(Address address) {
     Range *range = range_at(host_address(address));
     if (range == NULL || (range->kind == DEVICE_ALLOCATED) != (address >= DEVICE_SPACE))
         return NULL;
-    return range;
+    return range_device_address(range, host_address(address)) == address ? range : NULL;
 }
 
 /* How the device names a byte of the range. */
 Address range_device_address(const Range *range, const void *address) {
-    Address shift = range->kind == DEVICE_ALLOCATED ? DEVICE_SPACE : (Address)sim.settings.pointer_offset;
+    Address shift = range->kind == DEVICE_ALLOCATED ? DEVICE_SPACE
+                    : range->kind == MANAGED        ? 0
+                                                    : (Address)sim.settings.pointer_offset;
     return (Address)(uintptr_t)address + shift;
 }
 

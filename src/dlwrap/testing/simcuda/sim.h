@@ -90,6 +90,7 @@ typedef struct Settings {
     int64_t abort_on_dead_handle;
     int64_t strict;
     int64_t unregister_blocks_launches;
+    int64_t concurrent_managed;
 } Settings;
 
 struct Context {
@@ -222,7 +223,7 @@ struct GraphExec {
     bool forgotten;
 };
 
-typedef enum RangeKind { REGISTERED, HOST_ALLOCATED, DEVICE_ALLOCATED } RangeKind;
+typedef enum RangeKind { REGISTERED, HOST_ALLOCATED, DEVICE_ALLOCATED, MANAGED } RangeKind;
 
 struct Range {
     unsigned char *start; /* on the host, also of device memory */
@@ -303,6 +304,7 @@ Range *range_by_index(size_t index);
 size_t range_count(RangeKind kind);
 Range *range_by_device_address(Address address);
 Address range_device_address(const Range *range, const void *address);
+bool range_is_host(const Range *range);
 Span span_from_device(Address address, size_t nbytes);
 bool span_reachable(const Span *span, bool write);
 bool span_touches(const Span *span, const void *start, size_t nbytes);

@@ -14,6 +14,7 @@ static const Settings DEFAULTS = {
     .compute_major = 9,
     .abort_on_dead_handle = 1,
     .strict = 1,
+    .concurrent_managed = 1,
 };
 
 Sim sim = {.lock = PTHREAD_MUTEX_INITIALIZER};
