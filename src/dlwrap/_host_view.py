@@ -204,13 +204,19 @@ def _from_dlpack(obj: Any, device_type: int) -> Array:
 def _take(obj: Any, device_type: int) -> Tensor:
     told = {"stream": _NO_STREAM} if device_type in {_CUDA, _MANAGED} else {}
     try:
-        try:
-            capsule = obj.__dlpack__(max_version=_NEWEST, **told)
-        except TypeError:
-            capsule = obj.__dlpack__(**told)
-        return take_tensor(capsule)
+        return take_tensor(_ask(obj, told))
     except (BufferError, ValueError, RuntimeError, TypeError) as error:
         raise BufferError(f"cannot view a {_name(obj)}: it cannot be exported ({error})") from error
+
+
+def _ask(obj: Any, told: dict[str, int]) -> object:
+    """Ask for the newest form that the producer knows; without a stream it may add something to its own."""
+    for arguments in ({"max_version": _NEWEST, **told}, told):
+        try:
+            return obj.__dlpack__(**arguments)
+        except TypeError:
+            continue
+    return obj.__dlpack__()
 
 
 host_view.__module__ = "dlwrap"

@@ -12,6 +12,7 @@ ATTRIBUTE = cu.CUdevice_attribute
         ({}, "PAGEABLE_MEMORY_ACCESS", 0),
         ({"pageable": True}, "PAGEABLE_MEMORY_ACCESS", 1),
         ({"host_page_tables": True}, "PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES", 1),
+        ({"concurrent_managed": False}, "CONCURRENT_MANAGED_ACCESS", 0),
         ({}, "HOST_REGISTER_SUPPORTED", 1),
         ({"host_register": False}, "HOST_REGISTER_SUPPORTED", 0),
         ({}, "READ_ONLY_HOST_REGISTER_SUPPORTED", 1),

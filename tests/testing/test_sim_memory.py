@@ -1,5 +1,6 @@
 """Page-locking by exact bytes, device memory, and what a pointer tells of itself."""
 
+import ctypes
 import mmap
 import tempfile
 from multiprocessing import shared_memory
@@ -349,3 +350,60 @@ def test_many_ranges_can_be_registered_at_once(cuda, outcome):
     assert {outcome(cu.cuMemHostRegister(start, 16, 0)) for start in starts} == {"SUCCESS"}
     assert len(cuda.registrations) == 2000
     assert {outcome(cu.cuMemHostUnregister(start)) for start in starts} == {"SUCCESS"}
+
+
+# ---- managed memory ----
+
+
+@pytest.fixture
+def managed(cuda, outcome):
+    """An array over managed memory."""
+    code, address = cu.cuMemAllocManaged(400, 1)
+    assert outcome((code,)) == "SUCCESS"
+    yield np.ctypeslib.as_array((ctypes.c_float * 100).from_address(int(address)))
+    assert outcome(cu.cuMemFree(address)) == "SUCCESS"
+
+
+@pytest.mark.parametrize("offset", [0, 4096])
+def test_managed_memory_has_one_address_for_host_and_device(cuda, offset):
+    cuda.configure(pointer_offset=offset)
+    code, address = cu.cuMemAllocManaged(400, 1)
+    told = [ATTRIBUTE.CU_POINTER_ATTRIBUTE_HOST_POINTER, ATTRIBUTE.CU_POINTER_ATTRIBUTE_DEVICE_POINTER]
+    inside = int(address) + 40
+    assert [int(cu.cuPointerGetAttribute(each, inside)[1]) for each in told] == [inside, inside]
+    assert int(cu.cuPointerGetAttribute(ATTRIBUTE.CU_POINTER_ATTRIBUTE_IS_MANAGED, inside)[1]) == 1
+    assert code == cu.cuMemFree(address)[0] == 0
+
+
+def test_other_memory_is_not_managed(cuda, register):
+    locked = register(cuda.host_array(50, np.uint8))
+    device = cu.cuMemAlloc(50)[1]
+    for pointer in (locked.ctypes.data, int(device)):
+        assert not cu.cuPointerGetAttribute(ATTRIBUTE.CU_POINTER_ATTRIBUTE_IS_MANAGED, pointer)[1]
+    cu.cuMemFree(device)
+
+
+def test_the_device_writes_to_managed_memory_when_its_work_runs(cuda, managed):
+    managed[:] = 1
+    cuda.hold(1)
+    cuda.launch(1, managed, write=0)
+    assert managed.tolist() == [1] * 100
+    cuda.let_go(1)
+    assert managed.tolist() == [0] * 100
+
+
+def test_managed_memory_can_be_copied_as_a_whole_and_in_part(cuda, managed, outcome):
+    source = np.arange(100, dtype=np.float32)
+    assert outcome(cu.cuMemcpyHtoD(managed.ctypes.data, source.ctypes.data, 400)) == "SUCCESS"
+    np.testing.assert_array_equal(managed, source)
+    assert outcome(cu.cuMemcpyHtoD(managed.ctypes.data + 200, source.ctypes.data, 400)) == "INVALID_VALUE"
+
+
+@pytest.mark.parametrize("flags", [0, 3, 4])
+def test_managed_memory_needs_to_be_attached_somewhere(cuda, outcome, flags):
+    assert outcome(cu.cuMemAllocManaged(400, flags)[:1]) == "INVALID_VALUE"
+
+
+def test_managed_memory_is_not_freed_as_host_memory(cuda, managed, outcome):
+    assert outcome(cu.cuMemFreeHost(managed.ctypes.data)) == "INVALID_VALUE"
+    assert outcome(cu.cuMemHostUnregister(managed.ctypes.data)) == "HOST_MEMORY_NOT_REGISTERED"
