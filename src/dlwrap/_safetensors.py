@@ -236,8 +236,8 @@ def _check_metadata(metadata: Any) -> dict[str, str]:
 
 def _check_entry(name: str, described: Any) -> Entry:
     """Check what the header says of a tensor by itself."""
-    if not isinstance(described, dict) or described.keys() != {"dtype", "shape", "data_offsets"}:
-        raise ValueError(f"no safetensors file: tensor {name!r} must have dtype, shape and data_offsets alone")
+    if not isinstance(described, dict) or not described.keys() >= {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"no safetensors file: tensor {name!r} must have dtype, shape and data_offsets")
     dtype, shape, offsets = described["dtype"], described["shape"], described["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _TYPES:
         raise ValueError(f"cannot read tensor {name!r} of dtype {dtype!r}: dlwrap knows {', '.join(_TYPES)}")
