@@ -81,10 +81,11 @@ def test_a_buffer_of_dlwrap_is_not_wrapped_again(buffer):
         (1, ValueError, r"device must be in range\(1\), the CUDA devices there are, got 1$"),
         (2**70, ValueError, r"device must be in range\(1\), .*, got 1180591620717411303424"),
         (-1, ValueError, r"device must be in range\(1\), .*, got -1"),
-        (True, TypeError, "device must be the ordinal of a CUDA device, got a bool"),
-        (0.0, TypeError, "device must be the ordinal of a CUDA device, got float: pass device.index or device.id"),
-        ("cuda:0", TypeError, "device must be the ordinal of a CUDA device, got str: pass device.index or device.id"),
-        ((2, 0), TypeError, "device must be the ordinal of a CUDA device, got tuple"),
+        (True, TypeError, r"device must be an ordinal, 'cuda', 'cuda:1', .*, got bool: pass its ordinal"),
+        (0.0, TypeError, r"device must be an ordinal, .*, got float: pass its ordinal"),
+        ("cpu", ValueError, "device must be the CUDA device that uses the memory, got 'cpu': pass 'cuda' or 'cuda:1'"),
+        ("cuda:7", ValueError, r"device must be in range\(1\), .*, got 7$"),
+        ((1, 0), ValueError, r"device must be the CUDA device that uses the memory, got \(1, 0\): pass 'cuda'"),
     ],
 )
 @pytest.mark.parametrize("make", [dlwrap.wrap, dlwrap.pin])

@@ -28,7 +28,8 @@ LAYERS = {
     "_driver": {"_errors", "_native"},
     "_streams": {"_driver", "_errors", "_native"},
     "_barrier": {"_driver", "_errors"},
-    "_support": {"_driver", "_errors"},
+    "_devices": set(),
+    "_support": {"_devices", "_driver", "_errors"},
     "_registration": {"_native"},
     "_lingering": {"_registration"},
     "_populate": {"_native"},
@@ -48,6 +49,7 @@ LAYERS = {
     },
     "_graphs": {"_driver", "_errors", "_lifetime", "_native"},
     "_buffer": {
+        "_devices",
         "_driver",
         "_errors",
         "_graphs",

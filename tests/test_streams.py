@@ -6,18 +6,25 @@ import importlib.util
 import json
 import sys
 import weakref
+from ctypes import c_void_p
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cuda.bindings import driver
+from cuda.bindings import driver, runtime
 
 import dlwrap
 import scripts
 from capsules import take
 from cuda_calls import checked, create_context
 from dlwrap import _driver, _native
-from dlwrap._streams import TrackedStream, check_told_stream, find_recorded_stream, find_told_stream
+from dlwrap._streams import (
+    TrackedStream,
+    check_told_stream,
+    find_capturing_stream,
+    find_recorded_stream,
+    find_told_stream,
+)
 from patience import SECONDS, settle
 
 
@@ -78,9 +85,23 @@ Torch = _class("torch.cuda.streams.Stream")
 Cupy = _class("cupy.cuda.stream.Stream")
 CupyExternal = _class("cupy.cuda.stream.ExternalStream")
 Numba = _class("numba.cuda.cudadrv.driver.Stream")
+Warp = _class("warp._src.context.Stream")
 Core = _class("cuda.core._stream.Stream")
 Unknown = _class("mine.Stream")
 TorchSubclass = type("Stream", (Torch,), {"__module__": "mine"})
+
+
+def _old_class(path):
+    """Make a class as of a version that had no stream protocol yet."""
+    module, _, name = path.rpartition(".")
+    return type(name, (SimpleNamespace,), {"__module__": module, "__qualname__": name})
+
+
+OldTorch = _old_class("torch.cuda.streams.Stream")
+OldTorchExternal = _old_class("torch.cuda.streams.ExternalStream")
+OldCupy = _old_class("cupy.cuda.stream.Stream")
+OldCupyExternal = _old_class("cupy.cuda.stream.ExternalStream")
+OldNumba = _old_class("numba.cuda.cudadrv.driver.Stream")
 
 LIVE = 0  # stands for the handle of a live stream
 
@@ -93,6 +114,8 @@ OBJECTS = [
     pytest.param(CupyExternal, False, id="cupy, external"),
     pytest.param(lambda handle: Numba(handle, external=False), True, id="numba"),
     pytest.param(lambda handle: Numba(handle, external=True), False, id="numba, external"),
+    pytest.param(lambda handle: Warp(handle, owner=True), True, id="warp"),
+    pytest.param(lambda handle: Warp(handle, owner=False), False, id="warp, external"),
     pytest.param(Core, False, id="cuda.core, which can be closed"),
     pytest.param(Unknown, False, id="unknown"),
     pytest.param(lambda handle: TorchSubclass(handle, stream_id=3), False, id="a subclass, which may do anything"),
@@ -418,6 +441,33 @@ def test_an_object_is_tracked_where_it_keeps_its_handle(cuda, stream, make, kept
 
 
 @pytest.mark.parametrize(
+    ("make", "kept"),
+    [
+        pytest.param(lambda handle: OldTorch(cuda_stream=handle, stream_id=3), True, id="torch"),
+        pytest.param(lambda handle: OldTorchExternal(cuda_stream=handle, stream_id=8), False, id="torch, external"),
+        pytest.param(lambda handle: OldCupy(ptr=handle), True, id="cupy"),
+        pytest.param(lambda handle: OldCupyExternal(ptr=handle), False, id="cupy, external"),
+        pytest.param(lambda handle: OldNumba(handle=driver.CUstream(handle), external=False), True, id="numba"),
+        pytest.param(lambda handle: OldNumba(handle=c_void_p(handle), external=True), False, id="numba, external"),
+    ],
+)
+def test_an_object_without_the_protocol_is_known_by_its_attribute(cuda, stream, make, kept):
+    recorded = make(stream)
+    assert find_recorded_stream(recorded, 0) == (stream, TrackedStream(stream, 0, recorded) if kept else None)
+    assert find_capturing_stream(recorded) == stream
+
+
+def test_a_null_handle_of_ctypes_is_no_stream_to_track(cuda):
+    assert find_recorded_stream(OldNumba(handle=c_void_p(0), external=False), 0) == (0, None)
+
+
+@pytest.mark.parametrize("make", [driver.CUstream, runtime.cudaStream_t])
+def test_a_handle_of_the_bindings_is_taken_as_a_handle(cuda, stream, make):
+    assert find_recorded_stream(make(stream), 0) == (stream, None)
+    assert find_capturing_stream(make(stream)) == stream
+
+
+@pytest.mark.parametrize(
     ("given", "legacy"),
     [
         pytest.param(Torch(0, stream_id=0), True, id="torch 0"),
@@ -427,6 +477,7 @@ def test_an_object_is_tracked_where_it_keeps_its_handle(cuda, stream, make, kept
         pytest.param(CupyExternal(1), True, id="external 1"),
         pytest.param(Numba(0, external=False), False, id="numba 0, which may be the per-thread stream"),
         pytest.param(Numba(1, external=False), True, id="numba 1"),
+        pytest.param(Warp(0, owner=False), False, id="warp 0"),
         pytest.param(Core(1), True, id="cuda.core 1"),
         pytest.param(Core(2), False, id="cuda.core 2"),
         pytest.param(Unknown(0), False, id="unknown 0"),

@@ -116,7 +116,7 @@ def test_asking_page_locks_nothing(cuda):
 
 
 @pytest.mark.parametrize(
-    ("device", "error"), [(1, ValueError), (-1, ValueError), (True, TypeError), (0.0, TypeError), ("0", TypeError)]
+    ("device", "error"), [(1, ValueError), (-1, ValueError), (True, TypeError), (0.0, TypeError), ("0", ValueError)]
 )
 def test_what_is_no_device_is_refused(cuda, device, error):
     with pytest.raises(error, match="device must be"):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from dlwrap._buffer import Pin
+    from dlwrap._devices import DeviceLike
 
 _HUGE_FROM = 4 * 2**20  # as NumPy does: below, half of a huge page might be for nothing
 _ORDERS = ("C", "F")
@@ -51,7 +52,7 @@ def empty(
     dtype: npt.DTypeLike = float,
     *,
     order: Literal["C", "F"] = "C",
-    device: int | None = None,
+    device: DeviceLike | None = None,
 ) -> npt.NDArray[Any]:
     """Make a NumPy array that is page-locked from the first, so that wraps of it or of its slices cost next to nothing.
 
@@ -67,7 +68,7 @@ def empty(
         Any that `wrap` takes, also of ml_dtypes, torch and JAX.
     order : {"C", "F"}
         Whether the last or the first dimension is contiguous.
-    device : int, optional
+    device : int, str or device object, optional
         As for `wrap`.
 
     Returns
@@ -119,7 +120,7 @@ def zeros(
     dtype: npt.DTypeLike = float,
     *,
     order: Literal["C", "F"] = "C",
-    device: int | None = None,
+    device: DeviceLike | None = None,
 ) -> npt.NDArray[Any]:
     """Make an array of zeros that is page-locked from the first; everything else as `empty`."""
     return empty(shape, dtype, order=order, device=device)  # the kernel gives new pages as zeros

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import CapsuleType
 
+    from dlwrap._devices import DeviceLike
     from dlwrap._populate import Progress
     from dlwrap._streams import TrackedStream
 
@@ -48,7 +49,7 @@ def wrap(
     *,
     dtype: object = None,
     shape: int | tuple[int, ...] | None = None,
-    device: int | None = None,
+    device: DeviceLike | None = None,
     memory: Literal["auto", "pinned", "pageable"] = "auto",
     extent: Literal["owner", "view"] = "owner",
     wait: Literal["streams", "device"] = "streams",
@@ -69,8 +70,9 @@ def wrap(
     shape : int or tuple of int, optional
         Reads contiguous memory in this shape, which the bytes have to fill; one extent may be -1. With ``dtype`` alone
         it is one dimension.
-    device : int, optional
-        Ordinal of the CUDA device; by default the current context's device, else 0.
+    device : int, str or device object, optional
+        The CUDA device that is to use the memory: its ordinal, "cuda" or "cuda:1", (2, ordinal) as of DLPack, or a
+        device of torch, CuPy, numba, cuda.core, JAX, Warp or tvm-ffi; by default the current context's device, else 0.
     memory : {"auto", "pinned", "pageable"}
         "pageable": the device reads the memory as it is, by HMM or ATS. "pinned": the memory is page-locked.
         "auto": "pageable" where the device can, else "pinned". See `support`.
@@ -137,7 +139,7 @@ def wrap(
 def pin(
     obj: object,
     *,
-    device: int | None = None,
+    device: DeviceLike | None = None,
     extent: Literal["owner", "view"] = "owner",
     progress: Callable[[int, int], object] | None = None,
 ) -> Pin:
@@ -149,7 +151,7 @@ def pin(
     ----------
     obj : array_like
         As for `wrap`.
-    device : int, optional
+    device : int, str or device object, optional
         As for `wrap`.
     extent : {"owner", "view"}
         As for `wrap`.
@@ -425,9 +427,10 @@ class HostWrappedBuffer(Exporter):
 
         Parameters
         ----------
-        stream : int or object with ``__cuda_stream__``
-            A torch, CuPy or numba stream object is kept alive until then and waited for by itself; any other
-            makes the release wait for the whole device, because its handle may be destroyed.
+        stream : int or stream object
+            An object of torch, CuPy, numba or Warp that owns its stream is kept alive until then, and its stream is
+            waited for by itself. Any other with ``__cuda_stream__``, such as cuda.core's, or a handle, also as
+            ``CUstream``, makes the release wait for the whole device, because the stream may be destroyed.
 
         Raises
         ------

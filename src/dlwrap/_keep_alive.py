@@ -26,7 +26,7 @@ def keep_alive(graph_or_stream: int | CudaStream | Any, *buffers: HostWrappedBuf
         A graph: ``CUgraph`` as an integer or of cuda.bindings, a torch.cuda.CUDAGraph with ``keep_graph=True``, a CuPy
         graph, a GraphDefinition or finished GraphBuilder of cuda.core; to be given before it is instantiated,
         because an executable owns what its graph owned then. Or a stream under capture: ``CUstream`` of
-        cuda.bindings, or any object with ``__cuda_stream__``. An integer always means a graph.
+        cuda.bindings, or a stream object of any framework. An integer always means a graph.
     *buffers : HostWrappedBuffer
         What the graph uses. Wrappers and tensors may be dropped afterwards.
 

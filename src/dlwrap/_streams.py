@@ -93,7 +93,7 @@ def find_told_stream(handle: int | None, device: int) -> TrackedStream | None:
 
 
 def find_recorded_stream(stream: object, device: int) -> tuple[int, TrackedStream | None]:
-    """Find handle and owner of what `record_stream` was given: a handle, or an object with ``__cuda_stream__``.
+    """Find handle and owner of what `record_stream` was given: a handle, or a stream object.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def find_recorded_stream(stream: object, device: int) -> tuple[int, TrackedStrea
     TypeError, ValueError
         It is neither, or handle 0, -1 or below.
     """
-    if not hasattr(stream, "__cuda_stream__"):
+    if not _is_stream_object(stream):
         told = check_told_stream(stream)
         if told is None:
             raise ValueError(f"record_stream needs a stream, got {stream!r}: pass a handle or a __cuda_stream__ object")
@@ -114,7 +114,7 @@ def find_recorded_stream(stream: object, device: int) -> tuple[int, TrackedStrea
 
 
 def find_capturing_stream(stream: object) -> int:
-    """Find the handle of what `keep_alive` was given: an object of the bindings, or with ``__cuda_stream__``.
+    """Find the handle of what `keep_alive` was given: an object of the bindings, or a stream object.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def find_capturing_stream(stream: object) -> int:
     """
     if _driver.is_stream(stream):
         return int(stream)  # type: ignore[call-overload, no-any-return]
-    if not hasattr(stream, "__cuda_stream__"):
+    if not _is_stream_object(stream):
         raise TypeError(
             f"keep_alive needs a CUDA graph or a stream under capture, got {type(stream).__name__}: pass a CUgraph, a "
             "graph object that gives its CUgraph, a CUstream, or an object with __cuda_stream__"
@@ -171,12 +171,19 @@ def _refuse_foreign(kind: ContextKind, what: str, device: int) -> ContextKind:
     return kind
 
 
+def _is_stream_object(stream: object) -> bool:
+    return hasattr(stream, "__cuda_stream__") or _class_of(stream) in _ATTRIBUTES
+
+
 def _handle_of(stream: Any) -> int | None:
     """Read the stream protocol, (version 0, handle), of an object that may not have it."""
     try:
-        version, handle = stream.__cuda_stream__()
-        return int(handle) if version == 0 else None
-    except (AttributeError, TypeError, ValueError):
+        if hasattr(stream, "__cuda_stream__"):
+            version, handle = stream.__cuda_stream__()
+            return int(handle) if version == 0 else None
+        handle = getattr(stream, _ATTRIBUTES[_class_of(stream)])
+        return int(getattr(handle, "value", handle) or 0)  # of numba it is one of ctypes, whose 0 reads as None
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
 
@@ -235,7 +242,7 @@ def _ask_for_current(find: Callable[[int], object], device: int) -> int:
 def _keeps_its_handle(stream: Any) -> bool:
     """Tell whether holding this object keeps the handle from being destroyed.
 
-    torch never destroys the streams of its pool, CuPy and numba destroy theirs with the object. Not so external
+    torch never destroys the streams of its pool; CuPy, numba and Warp destroy theirs with the object. Not so external
     streams, which own nothing, and classes with a ``close()`` of their own, such as cuda.core's.
     """
     match _class_of(stream):
@@ -246,8 +253,20 @@ def _keeps_its_handle(stream: Any) -> bool:
             return getattr(stream, "_foreign_stream_ref", None) is None  # set by Stream.from_external
         case "numba.cuda.cudadrv.driver.Stream":
             return not stream.external
+        case "warp._src.context.Stream" | "warp.context.Stream":
+            return bool(stream.owner)
     return False
 
+
+# Where the handle is in versions without the stream protocol.
+_ATTRIBUTES = {
+    "torch.cuda.streams.Stream": "cuda_stream",
+    "torch.cuda.streams.ExternalStream": "cuda_stream",
+    "cupy.cuda.stream.Stream": "ptr",
+    "cupy.cuda.stream.ExternalStream": "ptr",
+    "numba.cuda.cudadrv.driver.Stream": "handle",
+    "warp.context.Stream": "cuda_stream",
+}
 
 # numba's handle 0 may be the per-thread default stream, by an environment variable.
 _ZERO_IS_LEGACY = {"torch.cuda.streams.Stream", "cupy.cuda.stream.Stream"}

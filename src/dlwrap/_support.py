@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from typing import Literal
 
 from dlwrap import _driver
+from dlwrap._devices import DeviceLike, find_ordinal
 from dlwrap._errors import CudaError
 
 Memory = Literal["pinned", "pageable"]
@@ -49,20 +49,20 @@ class DeviceSupport:
     driver_version: int
 
 
-def support(device: int | None = None) -> DeviceSupport:
+def support(device: DeviceLike | None = None) -> DeviceSupport:
     """Tell which memory kind a device gets, and why.
 
     Parameters
     ----------
-    device : int, optional
-        The device's ordinal; by default the current context's device, else 0.
+    device : int, str or device object, optional
+        As for `wrap`; by default the current context's device, else 0.
 
     Raises
     ------
     CudaError
         No driver, or no device.
     TypeError, ValueError
-        ``device`` is no ordinal of a device.
+        ``device`` is no CUDA device, or there is no such device.
     """
     ordinal = choose_device(device)
     pageable = _has(ordinal, "PAGEABLE_MEMORY_ACCESS")
@@ -90,25 +90,18 @@ def support(device: int | None = None) -> DeviceSupport:
 
 
 def choose_device(device: object) -> int:
-    """Validate a device ordinal; None means the current context's device, else 0.
+    """Find the ordinal of what is given as a device; None means the current context's device, else 0.
 
     Raises
     ------
     TypeError, ValueError
-        It is no integer, or there is no such device.
+        It is no CUDA device, or there is no such device.
     """
-    if device is None:
+    ordinal = None if device is None else find_ordinal(device)
+    if ordinal is None:
         current = _driver.current_device()
         return 0 if current is None else current
     count = _driver.device_count()
-    if isinstance(device, bool):
-        raise TypeError("device must be the ordinal of a CUDA device, got a bool")
-    try:
-        ordinal = operator.index(device)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(
-            f"device must be the ordinal of a CUDA device, got {type(device).__name__}: pass device.index or device.id"
-        ) from None
     if not 0 <= ordinal < count:
         raise ValueError(f"device must be in range({count}), the CUDA devices there are, got {ordinal}")
     return ordinal
