@@ -28,6 +28,7 @@ INTERNAL = {
     "lend takes a type of exporters, a layout, loan, device pointer, readonly, context, pageable": "",
     "needs an Exporter": "",
     "needs a Loan": "",
+    "needs a type": "",
     "device must be an ordinal": "",
     "needs Registrations": "",
     "needs a Registration": "",
