@@ -123,6 +123,19 @@ class Scene:
             checked(driver.cuGraphDestroy(driver.CUgraph(self.cuda.end_capture(self.stream.ptr))))
 
 
+class Imported:
+    """What a framework makes of a buffer: without its view of the CPU."""
+
+    def __init__(self, buffer):
+        self._buffer = buffer
+
+    def __dlpack__(self, **asked):
+        return self._buffer.__dlpack__(**asked)
+
+    def __dlpack_device__(self):
+        return self._buffer.__dlpack_device__()
+
+
 def uninitialised(scene):
     _driver._module.cache_clear()
     _driver._primary.cache_clear()
@@ -210,6 +223,7 @@ WRAP = {
         lambda scene: scene.keep(dlwrap.wrap(scene.parent)),
     ),
     "pin": (nothing, lambda scene: scene.keep(dlwrap.pin(scene.parent))),
+    "make an array that is born page-locked": (nothing, lambda scene: scene.keep(dlwrap.zeros((3, 4), order="F"))),
 }
 USE = {
     "export": (wrapped, lambda scene: scene.keep(scene.buffer.__dlpack__(stream=1, max_version=(1, 0)))),
@@ -222,6 +236,8 @@ USE = {
         lambda scene: scene.keep(scene.buffer.__dlpack__(dl_device=(1, 0), copy=True, max_version=(1, 0))),
     ),
     "the array": (used, lambda scene: scene.keep(np.asarray(scene.buffer))),
+    "a view on the host": (used, lambda scene: scene.keep(dlwrap.host_view(scene.buffer))),
+    "a view of what a framework made": (used, lambda scene: scene.keep(dlwrap.host_view(Imported(scene.buffer)))),
     "the pointer": (wrapped, lambda scene: (scene.buffer.ptr, scene.buffer.__cuda_array_interface__)),
     "record_stream": (wrapped, lambda scene: scene.buffer.record_stream(scene.stream)),
     "export to a capturing stream": (

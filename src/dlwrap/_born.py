@@ -32,15 +32,15 @@ _LARGEST = 2**63 - 1
 
 
 class Birth:
-    """The base of an array that was born page-locked: shows NumPy the memory, and keeps the pin.
+    """The base of an array over memory that was made here: shows NumPy the memory, and keeps it or its pin.
 
     The native part knows this type: wraps of arrays over it need no closer look.
     """
 
-    __slots__ = ("__array_interface__", "_pin")
+    __slots__ = ("__array_interface__", "_kept")
 
-    def __init__(self, pinned: Pin, interface: dict[str, Any]) -> None:
-        self._pin = pinned
+    def __init__(self, kept: Pin | mmap.mmap, interface: dict[str, Any]) -> None:
+        self._kept = kept
         self.__array_interface__ = interface
 
 
@@ -100,12 +100,14 @@ def empty(
     ordinal = choose_device(device)
     if nbytes == 0:
         return np.empty(extents, kind, order)
-    memory = np.frombuffer(_map(nbytes), np.uint8)
-    pinned = pin(memory, device=ordinal)
+    memory = _map(nbytes)
+    data = (np.frombuffer(memory, np.uint8).ctypes.data, False)
+    raw = np.asarray(Birth(memory, {"version": 3, "data": data, "shape": (nbytes,), "typestr": "|u1"}))
+    pinned = pin(raw, device=ordinal)
     known = kind.isbuiltin == 1
     interface = {
         "version": 3,
-        "data": (memory.ctypes.data, False),
+        "data": data,
         "shape": extents,
         "strides": _strides(extents, kind.itemsize, order),
         # ml_dtypes have no typestr: bytes, which are viewed as what they are.

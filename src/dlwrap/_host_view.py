@@ -103,7 +103,7 @@ def _name(obj: object) -> str:
 
 def _cuda_interface(obj: Any) -> dict[str, Any] | None:
     try:
-        interface = obj.__cuda_array_interface__
+        interface = getattr(obj, "__cuda_array_interface__", None)
     except Exception:  # noqa: BLE001 -- torch raises several classes, for tensors of the CPU and others; DLPack says why
         return None
     return interface if isinstance(interface, dict) else None
