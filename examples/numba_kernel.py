@@ -1,7 +1,7 @@
 """Give a wrapped buffer to a numba kernel as it is; needs numba-cuda.
 
-numba goes by the CUDA array interface, so the memory has to be page-locked. Without a GPU numba's own simulator runs
-the kernel on the host array.
+The buffer stays open until the kernel is done: numba keeps nothing of it. Without a GPU numba's own simulator runs the
+kernel on the host array.
 """
 
 import os
