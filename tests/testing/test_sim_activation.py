@@ -2,11 +2,13 @@
 
 import ctypes
 import os
+import pickle
 
 import pytest
 from cuda.bindings import driver as cu
 
 import dlwrap.testing
+from dlwrap.testing import SimulationError
 
 
 def test_activating_again_gives_the_same_driver(simulated_cuda):
@@ -183,3 +185,12 @@ def test_a_function_called_by_its_address_does_the_same(cuda, stream):
     status = ctypes.c_int(-1)
     assert is_capturing(stream, ctypes.byref(status)) == 0
     assert status.value == 0
+
+
+def test_a_refusal_reaches_the_parent_of_a_worker_as_it_is():
+    refused = pickle.loads(pickle.dumps(SimulationError(709, "hold the stream")))
+    assert (type(refused), refused.code, str(refused)) == (
+        SimulationError,
+        709,
+        "the simulated driver refused to hold the stream: CUresult 709",
+    )

@@ -34,7 +34,11 @@ class SimulationError(RuntimeError):
 
     def __init__(self, code: int, request: str) -> None:
         self.code = code
+        self._request = request
         super().__init__(f"the simulated driver refused to {request}: CUresult {code}")
+
+    def __reduce__(self) -> tuple[type[SimulationError], tuple[int, str]]:
+        return type(self), (self.code, self._request)
 
 
 @dataclass(frozen=True, slots=True)
