@@ -1,4 +1,4 @@
-"""Memory that Dask's workers of one host share, wrapped in each of them, and what reaches a worker over a connection."""
+"""Memory that Dask's workers of one host share, wrapped in each of them, and what comes over a connection."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def let_go(path="no such file"):
 
 
 def total(array):
-    """Add up what a kernel would see of an array that came over a connection; aligned, which is a copy if it was not."""
+    """Add up what a kernel would see of an array that came over a connection; it is copied if it came unaligned."""
     driver()
     with dlwrap.wrap(np.require(array, requirements="A")) as buffer:
         return np.asarray(buffer).sum().item()
