@@ -6,6 +6,7 @@
 #include "_calls.h"
 #include "_exporter.h"
 #include "_imported.h"
+#include "_watch.h"
 
 typedef int (*WorkStream)(int device_type, int32_t device_id, void **out);
 typedef int (*IsCapturing)(void *stream, int *status);
@@ -40,7 +41,7 @@ static bool may_be_captured(int device) {
 
 /* Whether an object can be exported here. */
 static bool is_plain(const Exporter *self) {
-    return is_settled() && is_ready(self) && runs_in_context(self->primary) &&
+    return !is_watched() && is_settled() && is_ready(self) && runs_in_context(self->primary) &&
            !may_be_captured(self->lease->device_id);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "_calls.h"
+#include "_watch.h"
 
 static PyTypeObject *exporter_type;
 static PyObject *name_stream, *name_max_version, *name_dl_device, *name_copy, *name_serve;
@@ -168,7 +169,7 @@ static PyObject *exporter_dlpack(PyObject *object, PyObject *const *values, Py_s
                                  PyObject *names) {
     Exporter *self = (Exporter *)object;
     Request request = {.minor = -1, .uses = USED_ANYWHERE, .on_host = false};
-    if (!is_plain(self, values, count, names, &request)) {
+    if (is_watched() || !is_plain(self, values, count, names, &request)) {
         return serve_by_python(object, values, count, names);
     }
     PyObject *capsule = make_capsule(self, request.minor, request.on_host, false);
@@ -273,6 +274,7 @@ void lend(Exporter *self, Layout *layout, Loan *loan, const Terms *terms) {
     lease->read_only = terms->read_only;
     Py_INCREF(loan); /* until the lifetime manager has it */
     lease->loan = loan;
+    show_lease(loan, lease);
     self->primary = terms->primary;
     self->pageable = terms->pageable;
     Py_INCREF(layout);

@@ -109,10 +109,22 @@ bool add_hold(Lease *lease) {
     return false;
 }
 
+void share_memory(Lease *lease) {
+    atomic_fetch_add(&lease->references, 1);
+}
+
 void drop_memory(Lease *lease) {
     if (atomic_fetch_sub(&lease->references, 1) == 1) {
         free(lease);
     }
+}
+
+int64_t count_bytes(const Lease *lease) {
+    int64_t elements = 1;
+    for (int32_t i = 0; i < lease->ndim; i++) {
+        elements *= lease->shape[i];
+    }
+    return elements * lease->dtype.bits / 8 * lease->dtype.lanes;
 }
 
 void note_uses(Lease *lease, int uses) {

@@ -21,7 +21,7 @@ enum { USED_ON_LEGACY = 1, USED_ANYWHERE = 2, USED_AS_NOTED = 4 };
 typedef struct Lease {
     atomic_llong holders;
     atomic_llong graphs;   /* those of the holders that are CUDA graphs */
-    atomic_int references; /* to this memory: the Exporter's, and the released list's */
+    atomic_int references; /* to this memory: the Exporter's, the loan's, and the released list's */
     atomic_int uses;       /* bits of what is known of the streams */
     struct Lease *next;
     void *loan; /* Python's notes: the lifetime manager's, who gets them with the lease */
@@ -73,8 +73,14 @@ long long take_only_hold(Lease *lease);
 /* Hands a lease without holders over to the lifetime manager. */
 void push_released(Lease *lease);
 
+/* Takes one more reference to the lease's memory. */
+void share_memory(Lease *lease);
+
 /* Gives up one reference to the lease's memory. */
 void drop_memory(Lease *lease);
+
+/* Counts the bytes of all elements. */
+int64_t count_bytes(const Lease *lease);
 
 /* Notes uses. */
 void note_uses(Lease *lease, int uses);

@@ -32,6 +32,11 @@ Loan *make_loan(PyTypeObject *type, int device, PyObject *hold, bool device_wide
     return self;
 }
 
+void show_lease(Loan *loan, Lease *lease) {
+    share_memory(lease);
+    loan->lease = lease;
+}
+
 /* Loan(device, hold, device_wide=False) */
 static PyObject *loan_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"device", "hold", "device_wide", NULL};
@@ -55,6 +60,7 @@ static int loan_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(self->streams);
     Py_VISIT(self->captures);
     Py_VISIT(self->closed);
+    Py_VISIT(self->origin);
     return 0;
 }
 
@@ -65,6 +71,7 @@ static int loan_clear(PyObject *object) {
     Py_CLEAR(self->streams);
     Py_CLEAR(self->captures);
     Py_CLEAR(self->closed);
+    Py_CLEAR(self->origin);
     return 0;
 }
 
@@ -72,9 +79,29 @@ static void loan_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     loan_clear(object);
+    if (((Loan *)object)->lease != NULL) {
+        drop_memory(((Loan *)object)->lease);
+    }
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }
+
+/* lent: (nbytes, holders, graphs, uses, address), or None where nothing was lent yet. */
+static PyObject *loan_lent(PyObject *object, void *unused) {
+    (void)unused;
+    Lease *lease = ((Loan *)object)->lease;
+    if (lease == NULL) {
+        return Py_BuildValue("");
+    }
+    return Py_BuildValue("(LLLiK)", (long long)count_bytes(lease), atomic_load(&lease->holders),
+                         atomic_load(&lease->graphs), atomic_load(&lease->uses),
+                         (unsigned long long)(uintptr_t)lease->host_data);
+}
+
+static PyGetSetDef loan_properties[] = {
+    {"lent", loan_lent, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
 
 static PyMemberDef loan_members[] = {
     {"device", T_INT, offsetof(Loan, device), READONLY, NULL},
@@ -84,6 +111,8 @@ static PyMemberDef loan_members[] = {
     {"streams", T_OBJECT, offsetof(Loan, streams), READONLY, NULL},
     {"captures", T_OBJECT, offsetof(Loan, captures), 0, NULL},
     {"closed", T_OBJECT, offsetof(Loan, closed), 0, NULL},
+    {"kind", T_UBYTE, offsetof(Loan, kind), 0, NULL},
+    {"origin", T_OBJECT, offsetof(Loan, origin), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -94,6 +123,7 @@ static PyType_Slot loan_slots[] = {
     {Py_tp_clear, loan_clear},
     {Py_tp_dealloc, loan_dealloc},
     {Py_tp_members, loan_members},
+    {Py_tp_getset, loan_properties},
     {0, NULL},
 };
 

@@ -15,6 +15,7 @@
 #include "_loan.h"
 #include "_pages.h"
 #include "_registration.h"
+#include "_watch.h"
 #include "_wrap.h"
 
 enum { LONGEST_WAIT = 1000000000 }; /* seconds */
@@ -125,6 +126,7 @@ static PyMethodDef module_methods[] = {
     {"attribute", native_attribute, METH_VARARGS, "attribute(number, device, /)\n--\n\n(CUresult, value)."},
     {"serve_wraps", native_serve_wraps, METH_VARARGS,
      "serve_wraps(buffers, leases, registrations, /)\n--\n\nLearn what wrap() makes."},
+    {"watch", native_watch, METH_O, "watch(watched, /)\n--\n\nLeave wraps and exports to Python."},
     {"stop_wraps", native_stop_wraps, METH_NOARGS, "stop_wraps()\n--\n\nLet wrap() do nothing any more."},
     {"wrap", (PyCFunction)(void (*)(void))native_wrap, METH_FASTCALL,
      "wrap(obj, device, memory, extent, wait, readonly, /)\n--\n\nA buffer, or None where Python has to "

@@ -422,6 +422,7 @@ static int registration_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(self->hold);
     Py_VISIT(self->when_gone);
     Py_VISIT(self->other_starts);
+    Py_VISIT(self->origin);
     return 0;
 }
 
@@ -430,6 +431,7 @@ static int registration_clear(PyObject *object) {
     Py_CLEAR(self->hold);
     Py_CLEAR(self->when_gone);
     Py_CLEAR(self->other_starts);
+    Py_CLEAR(self->origin);
     return 0;
 }
 
@@ -481,6 +483,7 @@ static PyMemberDef registration_members[] = {
     {"idle_since", T_DOUBLE, offsetof(Registration, idle_since), 0, NULL},
     {"when_gone", T_OBJECT, offsetof(Registration, when_gone), 0, NULL},
     {"other_starts", T_OBJECT, offsetof(Registration, other_starts), 0, NULL},
+    {"origin", T_OBJECT, offsetof(Registration, origin), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -21,7 +21,7 @@ typedef struct Bytes {
 /* See dlwrap._registration.Registration, the subclass of which every instance is. */
 typedef struct Registration {
     PyObject_HEAD Bytes bytes;
-    PyObject *hold, *when_gone, *other_starts;
+    PyObject *hold, *when_gone, *other_starts, *origin;
     unsigned long long device_start; /* the device's address of the start, if that is known */
     unsigned long maker;
     double idle_since;

@@ -9,6 +9,7 @@
 #include "_layout.h"
 #include "_loan.h"
 #include "_registration.h"
+#include "_watch.h"
 
 static PyObject *name_auto, *name_pinned, *name_pageable, *name_owner, *name_view, *name_streams,
     *name_device;
@@ -126,7 +127,7 @@ PyObject *native_wrap(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     PyObject *buffer = NULL;
-    if (atomic_load(&is_serving) && read_options(args + 1, &options)) {
+    if (atomic_load(&is_serving) && !is_watched() && read_options(args + 1, &options)) {
         Layout *layout = read_array(args[0]);
         if (layout != NULL) {
             buffer = (PyObject *)wrap_layout(layout, &options);
