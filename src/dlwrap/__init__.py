@@ -20,6 +20,10 @@ from dlwrap._safetensors import Safetensors as Safetensors
 from dlwrap._safetensors import open_safetensors as open_safetensors
 from dlwrap._support import DeviceSupport as DeviceSupport
 from dlwrap._support import support as support
+from dlwrap._tracing import Holding as Holding
+from dlwrap._tracing import report as report
+from dlwrap._tracing import start_tracing as start_tracing
+from dlwrap._tracing import stop_tracing as stop_tracing
 from dlwrap._version import __version__ as __version__
 
 __all__ = [
@@ -27,6 +31,7 @@ __all__ = [
     "DLWrapError",
     "DLWrapWarning",
     "DeviceSupport",
+    "Holding",
     "HostWrappedBuffer",
     "Pin",
     "Safetensors",
@@ -39,7 +44,10 @@ __all__ = [
     "open_safetensors",
     "pin",
     "reclaim",
+    "report",
+    "start_tracing",
     "stats",
+    "stop_tracing",
     "support",
     "wrap",
     "zeros",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
-from dlwrap import _driver, _graphs, _native, _streams
+from dlwrap import _driver, _graphs, _native, _streams, _watch
 from dlwrap._errors import DLWrapError
 from dlwrap._layout import HostLayout, check_unmoved, describe
 from dlwrap._lifetime import USED_AS_NOTED, Lease, lease_of, manager
@@ -172,7 +172,18 @@ def pin(
     _check_choice("extent", extent, _EXTENTS)
     _check_progress(progress)
     layout = describe(obj)
-    return Pin(_lend(Exporter, layout, device, "auto", extent, device_wide=False, readonly=True, progress=progress))
+    exporter = _lend(
+        Exporter,
+        layout,
+        device,
+        "auto",
+        extent,
+        device_wide=False,
+        readonly=True,
+        progress=progress,
+        made_by=_watch.PIN,
+    )
+    return Pin(exporter)
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -195,6 +206,7 @@ def _lend(
     device_wide: bool,
     readonly: bool,
     progress: Progress | None = None,
+    made_by: int = _watch.WRAP,
 ) -> _Holder:
     """Lend the layout's memory, page-locked where that is the kind: when the holder goes, the manager takes it back."""
     lifetime = manager()
@@ -204,7 +216,16 @@ def _lend(
     lifetime.start()
     _native.serve_wraps(HostWrappedBuffer, Lease, lifetime.pins.table)
     lease = Lease(ordinal, layout.hold, device_wide)
-    return _hand_out(make, lease, layout, kind, extent, readonly=readonly, progress=progress)
+    lease.kind, lease.origin = made_by, _watch.find_origin()
+    span = _watch.begin(_watch.KINDS[made_by], layout.nbytes)
+    if span is None:
+        return _hand_out(make, lease, layout, kind, extent, readonly=readonly, progress=progress)
+    try:
+        made = _hand_out(make, lease, layout, kind, extent, readonly=readonly, progress=progress)
+    finally:
+        span.end()
+    _watch.tell(_watch.KINDS[made_by], layout.nbytes, ordinal, f", {kind}, in", span.seconds)
+    return made
 
 
 def _hand_out(
@@ -326,7 +347,9 @@ class HostWrappedBuffer(Exporter):
             )
         if on_host:
             self._wait_for_host_use()
-            return _native.make_capsule(self, minor, True, False)
+            capsule = _native.make_capsule(self, minor, True, False)
+            _watch.tell("export", layout.nbytes, self.device, ", to the host")
+            return capsule
         told = _streams.find_told_stream(handle, self.device)
         return _export_to_device(self, told, handle, minor, copied=False)
 
@@ -368,9 +391,19 @@ class HostWrappedBuffer(Exporter):
         copied = describe(np.array(layout.array, order="K", copy=True, subok=False))
         if on_host:
             lease = Lease(self.device, copied.hold)
+            lease.kind, lease.origin = _watch.COPY, _watch.find_origin()
             fresh = _hand_out(Exporter, lease, copied, "pageable", "owner", readonly=False)
             return _native.make_capsule(fresh, minor, True, True)
-        fresh = _lend(Exporter, copied, self.device, self.memory, "owner", device_wide=False, readonly=False)
+        fresh = _lend(
+            Exporter,
+            copied,
+            self.device,
+            self.memory,
+            "owner",
+            device_wide=False,
+            readonly=False,
+            made_by=_watch.COPY,
+        )
         told = _streams.find_told_stream(handle, self.device)
         return _export_to_device(fresh, told, handle, minor, copied=True)
 
@@ -572,6 +605,9 @@ def _export_to_device(
         del capsule  # which the error's traceback would keep
         raise
     note_use(exporter, told)
+    if _watch.is_on():
+        lease, stream = lease_of(exporter), "no stream told" if handle is None else f"stream {handle:#x}"
+        _watch.tell("export", lease.nbytes, lease.device, f", {stream}{', a copy' * copied}")
     return capsule
 
 

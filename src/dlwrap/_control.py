@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dlwrap import _native
+from dlwrap import _native, _watch
 from dlwrap._lifetime import manager
 from dlwrap._lingering import LINGER_BYTES, LINGER_SECONDS
 
@@ -80,8 +80,10 @@ def reclaim(timeout: float | None = None) -> None:
     manager().reclaim(timeout)
 
 
-def configure(*, linger_seconds: float = LINGER_SECONDS, linger_bytes: float = LINGER_BYTES) -> None:
-    """Set how long page-locked memory that nobody uses may stay, to be used again by the next wrap.
+def configure(
+    *, linger_seconds: float = LINGER_SECONDS, linger_bytes: float = LINGER_BYTES, nvtx: bool | None = None
+) -> None:
+    """Set how long page-locked memory that nobody uses may stay, to be used again by the next wrap, and what is shown.
 
     Parameters
     ----------
@@ -89,15 +91,22 @@ def configure(*, linger_seconds: float = LINGER_SECONDS, linger_bytes: float = L
         Seconds; 0 unregisters at once, infinity keeps it until `reclaim`.
     linger_bytes : float
         Bytes that may linger together; beyond that the longest unused go first.
+    nvtx : bool, optional
+        Whether NVIDIA's profilers are shown NVTX ranges, in the domain "dlwrap": wrap, page-lock, wait, unregister.
+        Needs the package nvtx. By default as it was: off, unless the environment variable ``DLWRAP_NVTX`` is 1.
 
     Raises
     ------
+    ImportError
+        ``nvtx`` is True, and that package cannot be imported.
     ValueError
         One of them is negative or NaN.
     """
     for name, value in (("linger_seconds", linger_seconds), ("linger_bytes", linger_bytes)):
         if math.isnan(value) or value < 0:
             raise ValueError(f"{name} must be at least 0, got {value}")
+    if nvtx is not None:
+        _watch.use_nvtx(nvtx)
     manager().set_linger(linger_seconds, linger_bytes)
 
 

@@ -275,6 +275,7 @@ void lend(Exporter *self, Layout *layout, Loan *loan, const Terms *terms) {
     Py_INCREF(loan); /* until the lifetime manager has it */
     lease->loan = loan;
     show_lease(loan, lease);
+    atomic_store_explicit(&lease->wrapped, true, memory_order_relaxed);
     self->primary = terms->primary;
     self->pageable = terms->pageable;
     Py_INCREF(layout);
@@ -340,6 +341,7 @@ static void exporter_dealloc(PyObject *object) {
     exporter_clear(object);
     if (self->loan != NULL) {
         if (!atomic_load(&self->closed)) {
+            atomic_store_explicit(&self->lease->wrapped, false, memory_order_relaxed);
             drop_hold(self->lease);
         }
         drop_memory(self->lease);
@@ -373,6 +375,7 @@ PyObject *native_give_up(PyObject *module, PyObject *object) {
         return PyLong_FromLongLong(others > 0 ? others : 0);
     }
     atomic_store(&self->closed, true);
+    atomic_store_explicit(&self->lease->wrapped, false, memory_order_relaxed);
     push_released(self->lease);
     exporter_clear(object); /* last, because it may run a finaliser */
     return PyLong_FromLong(0);

@@ -22,6 +22,7 @@ typedef struct Lease {
     atomic_llong holders;
     atomic_llong graphs;   /* those of the holders that are CUDA graphs */
     atomic_int references; /* to this memory: the Exporter's, the loan's, and the released list's */
+    atomic_bool wrapped;   /* whether one of the holders is the wrapper; for reports */
     atomic_int uses;       /* bits of what is known of the streams */
     struct Lease *next;
     void *loan; /* Python's notes: the lifetime manager's, who gets them with the lease */

@@ -16,7 +16,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dlwrap import _driver, _native
+from dlwrap import _driver, _native, _watch
 from dlwrap._errors import DLWrapError, DLWrapWarning
 from dlwrap._pinning import PinTable
 from dlwrap._streams import legacy_stream
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from queue import SimpleQueue
 
+    from dlwrap._registration import Registration
     from dlwrap._streams import TrackedStream
 
 _EXIT_SECONDS = 0.5  # how long the end of the program may wait for each thread
@@ -135,6 +136,12 @@ class Lease(_native.Loan):
         self.captures = tuple(noted for noted in self.captures if noted != capture)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        lent = self.lent
+        return 0 if lent is None else lent[0]
+
+    @property
     def was_used(self) -> bool:
         """Whether there is any work to wait for."""
         return self.device_wide or bool(self.streams)
@@ -161,14 +168,17 @@ class Batch:
         What they wait for.
     when_released : list of callable
         Told what came of it, once for all.
+    span : Span or None
+        The wait, where somebody watches.
     """
 
-    __slots__ = ("leases", "wait", "when_released")
+    __slots__ = ("leases", "span", "wait", "when_released")
 
     def __init__(self, first: Lease, finish: Callable[[Batch, Exception | None], None], *, urgent: bool) -> None:
         self.leases: list[Lease] = []
         self.when_released: list[Callable[[Exception | None], None]] = []
         self.wait = first.wait(partial(finish, self), urgent=urgent)
+        self.span = _watch.begin("wait", 0)
 
 
 class LifetimeManager:
@@ -177,6 +187,7 @@ class LifetimeManager:
     def __init__(self) -> None:
         self.pins = PinTable(self._request_sweep, self._request, self._note_leak, self.check_may_wait)
         self.leaked = 0
+        self.kept: list[Lease | Registration] = []  # what leaked, for reports
         self.threads: tuple[threading.Thread, ...] = ()
         self.refusal: str | None = None  # why nothing can be lent any more
         self.is_forked = False
@@ -246,6 +257,7 @@ class LifetimeManager:
         """
         if self._is_started:
             return
+        _watch.attach_logger()
         from queue import SimpleQueue  # noqa: PLC0415 -- a program that only imports dlwrap does not need it
 
         for name, body in self._bodies.items():
@@ -399,13 +411,20 @@ class LifetimeManager:
     def _make_stream(self, device: int, end: Callable[[Exception | None], None]) -> None:
         self._sweeper.make_stream_after_legacy(device, lambda failure: self._request(lambda: end(failure)))
 
-    def _note_leak(self, failure: Exception) -> None:
+    def _note_leak(self, failure: Exception, kept: Lease | Registration) -> None:
         """Count memory that is kept, and warn of the first."""
         self.leaked += 1
+        self.kept.append(kept)
+        _watch.tell_leak(kept.nbytes, kept.device, str(failure))
         if self.leaked > 1 or self._stopping:
             return
         try:
-            warnings.warn(f"dlwrap keeps memory, {_WHY_KEPT}: {failure}", DLWrapWarning, stacklevel=2)
+            made = (
+                ""
+                if kept.origin is None
+                else f"; made by:\n{_watch.format_frames(_watch.summarise(kept.origin.frames))}"
+            )
+            warnings.warn(f"dlwrap keeps memory, {_WHY_KEPT}: {failure}{made}", DLWrapWarning, stacklevel=2)
         except Exception as error:  # noqa: BLE001 -- warnings may be errors, but no error may end the release
             report(error, self)
 
@@ -421,6 +440,7 @@ class LifetimeManager:
 
     def _take_released(self, seconds: float) -> None:
         """Begin the release of every lease whose last holder went, within so many seconds."""
+        _watch.poll_logger()
         batches: dict[object, Batch] = {}
         for lease, uses in _native.wait(seconds):
             guard(self._begin_release, lease, uses, batches)
@@ -446,9 +466,15 @@ class LifetimeManager:
 
     def _end_releases(self, batch: Batch, failure: Exception | None) -> None:
         """Release what waited together, the first first."""
+        waited = None if batch.span is None else batch.span.seconds
+        if batch.span is not None:
+            batch.span.end()
         del self._pending[batch], batch.wait  # which refers to the batch: its streams would wait for the collector
         for lease in batch.leases:
             guard(self._finish_release, lease, failure)
+            if waited is not None and failure is None:
+                detail = f", {_watch.KINDS[lease.kind]}, after a wait of"
+                guard(_watch.tell, "release", lease.nbytes, lease.device, detail, waited)
         for tell in batch.when_released:
             tell(failure)
 
@@ -462,7 +488,7 @@ class LifetimeManager:
             self.pins.release(lease, flush=closed is not None, then=None if closed is None else closed.report)
             return
         _native.leak(lease)
-        self._note_leak(failure)
+        self._note_leak(failure, lease)
         if closed is not None:
             closed.report(failure)
 
@@ -492,6 +518,7 @@ class LifetimeManager:
         self._sweeper.stop()
         for thread in self.threads:
             thread.join(_EXIT_SECONDS)
+        _watch.stop_logs()
 
     def abandon(self) -> LifetimeManager:
         """Give a manager for a forked child, where nothing may touch CUDA once the parent has initialised it.
@@ -535,6 +562,13 @@ _manager = LifetimeManager()
 def manager() -> LifetimeManager:
     """Give the process's lifetime manager."""
     return _manager
+
+
+def _must_not_wait() -> bool:
+    return _manager.is_inside() or threading.current_thread() in _manager.threads
+
+
+_watch.defer_logs_where(_must_not_wait)
 
 
 def _follow_fork() -> None:

@@ -86,16 +86,19 @@ static void loan_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
-/* lent: (nbytes, holders, graphs, uses, address), or None where nothing was lent yet. */
+/* lent: (nbytes, exports, graphs, uses, address, whether anybody holds it), or None where nothing was lent
+ * yet. */
 static PyObject *loan_lent(PyObject *object, void *unused) {
     (void)unused;
     Lease *lease = ((Loan *)object)->lease;
     if (lease == NULL) {
         return Py_BuildValue("");
     }
-    return Py_BuildValue("(LLLiK)", (long long)count_bytes(lease), atomic_load(&lease->holders),
-                         atomic_load(&lease->graphs), atomic_load(&lease->uses),
-                         (unsigned long long)(uintptr_t)lease->host_data);
+    long long holders = atomic_load(&lease->holders), graphs = atomic_load(&lease->graphs);
+    long long exports = holders - graphs - atomic_load(&lease->wrapped);
+    return Py_BuildValue("(LLLiKO)", (long long)count_bytes(lease), exports > 0 ? exports : 0, graphs,
+                         atomic_load(&lease->uses), (unsigned long long)(uintptr_t)lease->host_data,
+                         holders > 0 ? Py_True : Py_False);
 }
 
 static PyGetSetDef loan_properties[] = {

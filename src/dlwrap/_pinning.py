@@ -13,7 +13,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dlwrap import _driver, _native
+from dlwrap import _driver, _native, _watch
 from dlwrap._errors import CudaError
 from dlwrap._lingering import Lingering
 from dlwrap._populate import populate
@@ -53,7 +53,7 @@ class PinTable:
         self,
         request_sweep: Callable[[], None],
         run_soon: Callable[[Callable[[], None]], None],
-        note_leak: Callable[[Exception], None],
+        note_leak: Callable[[Exception, Registration], None],
         check_may_wait: Callable[[str], None],
     ) -> None:
         self.lingering = Lingering()
@@ -112,6 +112,8 @@ class PinTable:
             return False
         with self.lock:
             self.lingering.discard(found)
+        if found.users == 1:
+            _watch.tell("revive", found.nbytes, found.device)
         if found.when_gone:
             self._run_soon(partial(self._tell_revived, found))
         if found.start_on(device) is None:
@@ -128,6 +130,7 @@ class PinTable:
         with self.lock:
             if self.table.find(layout.pointer, layout.stop, layout.writable_memory) is None:
                 made = Registration(wanted.start, wanted.stop, not layout.writable_memory, device, layout.hold)
+                made.origin = user.origin
                 blocking = {other: (other.state, other.users) for other in self.table.claim(user, made)}
         if any(other.maker == threading.get_ident() and other.state == REGISTERING for other in blocking):
             raise RuntimeError(f"cannot wrap {_WHILE_REGISTERING}")
@@ -174,6 +177,7 @@ class PinTable:
         """Register a range that is in the table already, or adopt another; False if the span alone should be tried."""
         # Pages of a file are not made the process's own: the driver refuses shared ones, after they were written to.
         populate(made.start, made.stop, writable=not (made.read_only or layout.file_backed), progress=progress)
+        span = _watch.begin("page-lock", made.nbytes)
         try:
             _driver.page_lock(self.table, made)
         except CudaError as error:
@@ -185,7 +189,12 @@ class PinTable:
                 raise
             self.release(user)
             return self._adopt(user, error, made, layout)
+        finally:
+            if span is not None:
+                span.end()
         self._tell_change()
+        if span is not None:
+            _watch.tell("page-lock", made.nbytes, made.device, ", in", span.seconds)
         if progress is not None:
             progress(made.nbytes, made.nbytes)
         return True
@@ -257,6 +266,8 @@ class PinTable:
             if pin.users:  # a wrap came in between
                 self._tell_revived(pin)
             self._request_sweep()
+            if not pin.flush:
+                _watch.tell("linger", pin.nbytes, pin.device)
         elif then is not None:
             then(None)
 
@@ -283,13 +294,21 @@ class PinTable:
 
         Where the driver refuses, the memory is kept, because it may still be page-locked.
         """
-        for registration, failure in zip(leaving, _unregister(leaving), strict=True):
+        nbytes, device = sum(found.nbytes for found in leaving), leaving[0].device
+        span = _watch.begin("unregister", nbytes)
+        failures = _unregister(leaving)
+        if span is not None:
+            span.end()
+            _watch.tell(
+                "unregister", nbytes, device, f", {len(leaving)} range{'s' * (len(leaving) > 1)}, in", span.seconds
+            )
+        for registration, failure in zip(leaving, failures, strict=True):
             guard(self._let_go, registration, failure)
 
     def _let_go(self, registration: Registration, failure: Exception | None) -> None:
         if failure is not None:
             _native.leak(registration.hold)
-            self._note_leak(failure)
+            self._note_leak(failure, registration)
         self._remove(registration)
         # Not in the table any more: a finaliser that runs here may wrap memory at the same address.
         registration.hold = None

@@ -148,8 +148,8 @@ MUTATIONS = [
     Mutation(
         "the leak of what may still be in use",
         "_lifetime.py",
-        "        _native.leak(lease)\n        self._note_leak(failure)\n",
-        "        self._note_leak(failure)\n        lease.hold = None\n",
+        "        _native.leak(lease)\n        self._note_leak(failure, lease)\n",
+        "        self._note_leak(failure, lease)\n        lease.hold = None\n",
         ("tests/test_lifetime.py", "tests/test_faults.py"),
     ),
 ]
