@@ -12,6 +12,8 @@ from rich.text import Text
 if TYPE_CHECKING:
     from dlwrap import DeviceSupport
     from dlwrap._demo import Story
+    from dlwrap._doctor import Diagnosis
+    from dlwrap._findings import DeviceFacts
     from dlwrap._info import Report
 
 _WIDTH_IN_FILES = 120
@@ -52,6 +54,41 @@ def show_story(story: Story) -> None:
         console.print(Text(f"VIOLATED: {violation}", style="bold red"))
     if not story.violations:
         console.print(Text("In order: the array was freed after the GPU was done.", style="green"))
+
+
+_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+
+
+def show_diagnosis(diagnosis: Diagnosis) -> None:
+    """Print the figures of each device, and the findings with their cures."""
+    console = _console()
+    for device in diagnosis.facts.devices:
+        console.print(_test_table(device))
+        console.print()
+    for each in diagnosis.findings:
+        where = "" if each.device is None else f" (device {each.device})"
+        console.print(Text(f"{each.severity}: {each.id}{where}", style=_STYLES[each.severity]))
+        console.print(Text(f"  {each.text}"))
+        console.print(Text(f"  cure: {each.cure}"))
+    failed = sum(each.severity == "error" for each in diagnosis.findings)
+    verdict = f"{failed} of these make dlwrap fail." if failed else "dlwrap works here."
+    console.print(Text(verdict, style="bold red" if failed else "green"))
+
+
+def _test_table(device: DeviceFacts) -> Table:
+    test = device.test
+    rows = {
+        "self-test": "failed" if test.failure is not None else "passed" if test.nbytes else "impossible",
+        "memory": f"{test.memory}, an array of {test.nbytes / 2**20:.0f} MiB",
+    }
+    figures = {
+        "page-locking it": test.page_lock_gbs,
+        "the device reads it": test.read_gbs,
+        "the device writes it": test.write_gbs,
+        "for comparison, a copy of pageable memory": test.pageable_copy_gbs,
+    }
+    rows.update({name: f"{value:.1f} GB/s" for name, value in figures.items() if value is not None})
+    return _named(f"Device {device.support.device}: {device.support.name}", rows)
 
 
 def _console() -> Console:

@@ -391,6 +391,30 @@ def _pointer_attribute(name: str, pointer: int) -> int:
     return int(_call("cuPointerGetAttribute", attribute, pointer))
 
 
+# ---- the self-test ----
+
+
+def allocate(nbytes: int) -> int:
+    """Allocate device memory in the current context (cuMemAlloc)."""
+    return int(_call("cuMemAlloc", nbytes))
+
+
+def free(pointer: int) -> None:
+    """Undo `allocate`; waits for the device (cuMemFree)."""
+    _call("cuMemFree", pointer)
+
+
+def fill(pointer: int, value: int, nbytes: int) -> None:
+    """Set bytes of device memory (cuMemsetD8)."""
+    _call("cuMemsetD8", pointer, value, nbytes)
+
+
+def copy(target: int, source: int, nbytes: int) -> None:
+    """Copy on the legacy default stream between any two addresses, and wait for it (cuMemcpy)."""
+    _call("cuMemcpy", target, source, nbytes)
+    _call("cuStreamSynchronize", _module().CUstream(LEGACY_STREAM))
+
+
 # ---- events ----
 
 

@@ -40,8 +40,8 @@ class Report:
     ----------
     devices : tuple of DeviceSupport
         Every CUDA device, by ordinal.
-    obstacle, advice : str or None
-        Why no device can be used, and what to do.
+    obstacle, obstacle_name, advice : str or None
+        Why no device can be used, the driver's name for it, and what to do.
     simulated : bool
         Whether the devices are those of the simulated driver.
     versions : dict of str to str
@@ -52,6 +52,7 @@ class Report:
 
     devices: tuple[dlwrap.DeviceSupport, ...]
     obstacle: str | None
+    obstacle_name: str | None
     advice: str | None
     simulated: bool
     versions: dict[str, str]
@@ -60,15 +61,16 @@ class Report:
 
 def collect() -> Report:
     """Ask the driver and the installed packages."""
-    obstacle = advice = None
+    obstacle = name = advice = None
     devices: tuple[dlwrap.DeviceSupport, ...] = ()
     try:
         devices = _all_devices()
         if not devices:
-            obstacle, advice = "the CUDA driver has no device", _ADVICE["CUDA_ERROR_NO_DEVICE"]
+            obstacle, name = "the CUDA driver has no device", "CUDA_ERROR_NO_DEVICE"
+            advice = _ADVICE[name]
     except dlwrap.CudaError as error:
-        obstacle, advice = str(error), _ADVICE.get(error.name)
-    return Report(devices, obstacle, advice, testing.active(), _versions(), _installed_consumers())
+        obstacle, name, advice = str(error), error.name, _ADVICE.get(error.name)
+    return Report(devices, obstacle, name, advice, testing.active(), _versions(), _installed_consumers())
 
 
 def _all_devices() -> tuple[dlwrap.DeviceSupport, ...]:
