@@ -1,48 +1,57 @@
-"""Dask's workers of one host use one array in shared memory in place; needs distributed, and torch for the GPU.
+"""Workers of Dask read one block of shared memory, each on its GPU, in place; needs dask and distributed.
 
-A file in /dev/shm is memory. Workers get its name, not the array: what Dask sends is a copy, and often not aligned.
+Only the block's name and numbers pass between the processes. With several GPUs, dask-cuda gives each worker its own.
 """
 
-import os
-from pathlib import Path
+from functools import partial
+from multiprocessing.shared_memory import SharedMemory
 
 import numpy as np
-from _where import has_gpu, need
+from _where import need, simulate
 
 import dlwrap
+from dlwrap import testing
 
-ROWS, COLUMNS = 100_000, 64
+SHAPE = (4, 1024, 256)
 
 
-def total(path: str, first: int, gpu: bool) -> float:
-    """Sum every second column, in a worker."""
+def on_gpu() -> bool:
+    """Say whether torch finds a GPU."""
+    try:
+        import torch  # noqa: PLC0415 -- it may not be there
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
+
+
+def mean(name: str, part: int, gpu: bool) -> float:
+    """Take the mean of one part, in a worker; leaving the block of `with` waits for the GPU."""
+    rows = np.memmap(f"/dev/shm/{name}", np.float32, "r+", shape=SHAPE)[part]
     if not gpu:
-        from dlwrap import testing  # noqa: PLC0415 -- in the worker's process, before anything of CUDA
-
         testing.activate()
-    table = np.load(path, mmap_mode="r+")  # the same memory in each worker
-    with dlwrap.wrap(table) as buffer:
-        use = need("torch").from_dlpack if gpu else np.asarray
-        return float(use(buffer)[:, first::2].sum())
+    with dlwrap.wrap(rows, extent="view") as buffer:  # page-locks this part alone
+        if not gpu:
+            return float(buffer.array.mean())
+        import torch  # noqa: PLC0415 -- each worker imports it by itself
+
+        return torch.from_dlpack(buffer).mean().item()
 
 
 def main() -> None:
-    """Write an array to shared memory, and have two workers use it."""
-    distributed, gpu = need("distributed"), has_gpu()
+    """Fill a block, and have two workers read it."""
+    distributed = need("distributed", "'dask[distributed]'")
+    gpu = on_gpu()
     if not gpu:
-        print("no GPU: on the CPU, with the simulated CUDA driver of dlwrap")
-    path = Path("/dev/shm") / f"table-{os.getpid()}.npy"
-    table = np.lib.format.open_memmap(path, "w+", np.float32, (ROWS, COLUMNS))  # 26 MB, once
-    try:
-        table[:] = 1
-        with (
-            distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
-            distributed.Client(cluster) as client,
-        ):
-            futures = [client.submit(total, str(path), first, gpu) for first in (0, 1)]
-            print(client.gather(futures))
-    finally:
-        path.unlink()  # the name only: the memory stays as long as somebody uses it
+        simulate()
+    block = SharedMemory(create=True, size=4 * np.prod(SHAPE, dtype=int))
+    array = np.ndarray(SHAPE, np.float32, block.buf)
+    array[:] = np.arange(SHAPE[0])[:, None, None]
+    with distributed.Client(n_workers=2, threads_per_worker=1, dashboard_address=":0") as client:
+        means = client.gather(client.map(partial(mean, block.name, gpu=gpu), range(SHAPE[0])))
+        print(f"{len(client.ncores())} workers, one block of {block.size >> 20} MiB, means {means}")
+    del array
+    block.close()
+    block.unlink()
 
 
 if __name__ == "__main__":

@@ -1,48 +1,56 @@
-"""Two Ray actors use one object of the store in place, on the GPU if there is one; needs ray, and torch for the GPU.
+"""Actors of Ray read one array of the object store, each on its GPU, in place; needs ray.
 
-The object lies in shared memory once, and stays there until the work of both is done, whoever still refers to it.
+The array lies in the store's shared memory once, however many actors use it, and stays until the last GPU is done.
 """
 
-import os
-
 import numpy as np
-from _where import has_gpu, need
+from _where import need, simulate
 
 import dlwrap
 
-GPU = has_gpu()
+ray = need("ray")
 
 
-class Shard:
-    """Sums its half of the columns of an array; each actor is a process, and wraps by itself."""
+def count_gpus() -> int:
+    """Say how many GPUs torch finds."""
+    try:
+        import torch  # noqa: PLC0415 -- each actor imports it by itself
+    except ImportError:
+        return 0
+    return torch.cuda.device_count()
 
-    def __init__(self, first: int) -> None:
-        if not GPU:
-            from dlwrap import testing  # noqa: PLC0415 -- in the actor's process, before anything of CUDA
+
+class Reader:
+    """Reads rows of an array; Ray gives it the array as read-only views of the store."""
+
+    def __init__(self) -> None:
+        """Use the actor's own GPU, the only one that it sees."""
+        if not count_gpus():
+            from dlwrap import testing  # noqa: PLC0415 -- nobody needs it on a GPU
 
             testing.activate()
-        self.first = first
 
-    def total(self, table: np.ndarray) -> tuple[float, str]:
-        """Sum every second column, and tell whether the memory may be written to."""
+    def mean(self, table: np.ndarray, first: int, step: int) -> float:
+        """Take the mean of some rows; leaving the block of `with` waits for the GPU."""
         with dlwrap.wrap(table) as buffer:
-            use = need("torch").from_dlpack if GPU else np.asarray
-            found = float(use(buffer)[:, self.first :: 2].sum())
-            return found, "read-only" if buffer.readonly else "writable"
+            if not count_gpus():
+                return float(buffer.array[first::step].mean())
+            import torch  # noqa: PLC0415
+
+            return torch.from_dlpack(buffer)[first::step].mean().item()
 
 
 def main() -> None:
-    """Put an array into the store, and have two actors use it."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray = need("ray")
-    if not GPU:
-        print("no GPU: on the CPU, with the simulated CUDA driver of dlwrap")
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    actor = ray.remote(num_gpus=0.5 if GPU else 0)(Shard)  # both on one GPU
-    actors = [actor.remote(first) for first in (0, 1)]
-    table = ray.put(np.ones((100_000, 64), np.float32))  # 26 MB, once
-    for total, kind in ray.get([actor.total.remote(table) for actor in actors]):
-        print(f"{total:.0f} from {kind} memory")
+    """Put a table into the store, and have two actors read it."""
+    gpus = count_gpus()
+    if not gpus:
+        simulate()
+    ray.init(num_cpus=2, num_gpus=gpus, object_store_memory=100 << 20, include_dashboard=False, log_to_driver=False)
+    table = ray.put(np.repeat(np.arange(4096, dtype=np.float32)[:, None], 256, axis=1))
+    reader = ray.remote(num_gpus=min(gpus, 2) / 2)(Reader)
+    readers = [reader.remote() for _ in range(2)]
+    means = ray.get([each.mean.remote(table, first, 2) for first, each in enumerate(readers)])
+    print(f"{len(readers)} actors, one table of 4 MiB in the store, means {means}")
     ray.shutdown()
 
 

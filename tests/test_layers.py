@@ -75,7 +75,7 @@ LAYERS = {
         "_watch",
     },
     "_born": {"_buffer", "_devices", "_dtypes", "_lifetime", "_native", "_support"},
-    "_host_view": {"_buffer", "_driver", "_imported", "_lifetime", "_sources", "_streams", "_support"},
+    "_host_view": {"_buffer", "_driver", "_imported", "_lifetime", "_owner", "_sources", "_streams", "_support"},
     "_safetensors": {"_dtypes"},
     "_keep_alive": {"_buffer", "_driver", "_graphs", "_lifetime", "_streams"},
     "_exchange": {"_buffer", "_dtypes", "_imported", "_lifetime", "_native", "_streams"},

@@ -183,6 +183,17 @@ def test_slices_of_one_tensor_share_the_memory_of_its_storage(cuda):
         assert cuda.count("cuMemHostRegister") == 1
 
 
+@pytest.mark.parametrize("view", [lambda t: t, lambda t: t.numpy()], ids=["tensor", "its array"])
+def test_a_tensor_that_is_given_other_data_takes_nothing_from_the_wrap(cuda, view):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    tensor = torch.from_numpy(cuda.host_array(64))
+    buffer = dlwrap.wrap(view(tensor))
+    tensor.data = torch.empty(0, dtype=tensor.dtype)
+    assert cuda.host_arrays_alive == 1
+    buffer.close(SECONDS)
+    assert cuda.host_arrays_alive == 0
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -13,6 +13,7 @@ from dlwrap import _driver, _streams
 from dlwrap._buffer import HostWrappedBuffer
 from dlwrap._imported import Tensor, as_array, take_tensor
 from dlwrap._lifetime import manager
+from dlwrap._owner import storage_of
 from dlwrap._sources import open_source
 from dlwrap._support import choose_device
 
@@ -74,7 +75,7 @@ def host_view(obj: Any) -> Array:
         pointer = int(interface["data"][0])
         place = _find(obj, pointer)
         told = interface.get("stream")
-        # DLPack's tensor cannot be changed under the view, as torch's can by its `data`.
+        # DLPack's tensor cannot be changed under the view.
         if told is not None or device_type not in _OF_CUDA or hasattr(obj, "block_until_ready"):
             _wait(place, told)
             return _view(obj, interface, pointer if place is None else place.address)
@@ -204,7 +205,7 @@ def _from_dlpack(obj: Any, device_type: int) -> Array:
 def _take(obj: Any, device_type: int) -> Tensor:
     told = {"stream": _NO_STREAM} if device_type in {_CUDA, _MANAGED} else {}
     try:
-        return take_tensor(_ask(obj, told))
+        return take_tensor(_ask(obj, told)).keeping(storage_of(obj))
     except (BufferError, ValueError, RuntimeError, TypeError) as error:
         raise BufferError(f"cannot view a {_name(obj)}: it cannot be exported ({error})") from error
 

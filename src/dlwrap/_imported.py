@@ -42,6 +42,10 @@ class Tensor(NamedTuple):
     address: int
     readonly: bool
 
+    def keeping(self, more: object) -> Tensor:
+        """Keep another object as well."""
+        return self if more is None else self._replace(kept=(self.kept, more))
+
 
 def take_tensor(capsule: object) -> Tensor:
     """Consume a capsule.

@@ -165,13 +165,18 @@ def _export_extent(export: memoryview) -> Span:
     return Span(start, start + export.nbytes)
 
 
-def _storage_extent(owner: Any) -> Span:
-    """Return the bytes of the storage that a torch tensor is a view of."""
+def storage_of(obj: Any) -> Any:
+    """Return the storage of a torch tensor, None of anything else.
+
+    The tensor alone, or what DLPack keeps of it, does not keep the memory: ``t.data = x`` gives it another storage.
+    """
     torch = sys.modules.get("torch")
-    if torch is None or not isinstance(owner, torch.Tensor):
-        return EMPTY
-    storage = owner.untyped_storage()
-    return Span(storage.data_ptr(), storage.data_ptr() + storage.nbytes())
+    return None if torch is None or not isinstance(obj, torch.Tensor) else obj.untyped_storage()
+
+
+def _storage_extent(owner: Any) -> Span:
+    storage = storage_of(owner)
+    return EMPTY if storage is None else Span(storage.data_ptr(), storage.data_ptr() + storage.nbytes())
 
 
 # Files that are memory: they have no disk behind them, and as a whole they are page-locked like any other.

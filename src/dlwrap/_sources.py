@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dlwrap._imported import Tensor, as_array, take_tensor
-from dlwrap._owner import address
+from dlwrap._owner import address, storage_of
 
 if TYPE_CHECKING:
     from dlwrap._owner import Array
@@ -100,7 +100,7 @@ def _from_producer(obj: Any) -> Array:
         device_type = int(obj.__dlpack_device__()[0])
         if device_type not in {_CPU, _CUDA_HOST}:
             raise TypeError(_no_memory_of_device(kind, device_type))
-        tensor = take_tensor(_ask(obj))
+        tensor = take_tensor(_ask(obj)).keeping(storage_of(obj))
     except (BufferError, ValueError, RuntimeError, NotImplementedError) as error:
         raise BufferError(_no_copy(kind, f"it cannot be exported ({error})")) from error
     return _checked(kind, tensor)

@@ -1,186 +1,135 @@
-"""Memory that Dask's workers of one host share, wrapped in each of them, and what comes over a connection."""
+"""Dask's workers on one block of shared memory, and with arrays that arrive serialised: real processes.
+
+Each has a simulated driver of its own.
+"""
 
 from __future__ import annotations
 
 import os
-import time
-from multiprocessing import shared_memory
+import subprocess
+import sys
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+from kernels import eventually
+from started import descendants, environment, running
 
-import dlwrap
+# Not the package itself: without it, this folder would be found under its name.
+distributed = pytest.importorskip("distributed.client", reason="distributed, of Dask, is not installed")
 
-# A module of it: without the package its name is that of this folder, which the tests can import.
-pytest.importorskip("distributed.client", reason="pip install distributed")
-distributed = pytest.importorskip("distributed")
+import dask_work as work  # noqa: E402
 
-pytestmark = pytest.mark.timeout(120)
+from distributed import LocalCluster  # noqa: E402
 
-WAIT = 60  # seconds, for what takes one
-ROWS = 1_000_000
+OPENERS = [work.open_block, work.map_file]
 
 
 @pytest.fixture(scope="module")
 def client():
+    """A cluster of two worker processes, which are gone afterwards."""
+    before = descendants()
     with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
-        ) as cluster,
-        distributed.Client(cluster) as client,
+        patch.dict(os.environ, environment(), clear=True),
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        distributed.Client(cluster) as connected,
     ):
-        client.wait_for_workers(2, timeout=WAIT)
-        yield client
+        connected.run(work.simulate)
+        workers = descendants() - before
+        yield connected
+    assert len(workers) >= 2
+    assert eventually(lambda: not running(workers)), running(workers)
 
 
 @pytest.fixture
-def each(client):
-    """Call a function in each worker; give what came, in no order."""
+def on(client):
+    """Calls a function on one of the workers, 0 or 1."""
+    addresses = sorted(client.scheduler_info()["workers"])
 
-    def each(function, *arguments):
-        return list(client.run(function, *arguments).values())
+    def call(worker, function, *arguments):
+        return client.submit(function, *arguments, workers=[addresses[worker]], pure=False).result(20)
 
-    yield each
-    client.run(let_go)
+    return call
 
 
 @pytest.fixture
-def path():
-    """Give a file in shared memory with an array of a million ones."""
-    path = Path("/dev/shm") / f"dlwrap-test-{os.getpid()}.npy"
-    np.save(path, np.ones(ROWS, np.float32))
-    yield path
-    path.unlink(missing_ok=True)
+def block():
+    """A block of shared memory full of sevens."""
+    memory = SharedMemory(create=True, size=work.NBYTES)
+    np.frombuffer(memory.buf, np.float32)[:] = 7
+    yield memory
+    memory.close()
+    memory.unlink()
 
 
-# ---- what workers do ----
+@pytest.mark.parametrize("opener", OPENERS)
+def test_workers_wrap_a_block_in_place(client, on, block, opener):
+    for worker in (0, 1):
+        told = on(worker, work.begin, opener, block.name)
+        assert told == {"readonly": False, "page-locked": (0, work.NBYTES), "read-only flag": False}
+    np.frombuffer(block.buf, np.float32)[0] = 8
+    assert [on(worker, work.state) for worker in (0, 1)] == [(1, 8), (1, 8)]
+    assert [on(worker, work.end) for worker in (0, 1)] == [False, False]
 
 
-def driver():
-    from dlwrap import testing
-
-    dlwrap.configure(linger_seconds=0)
-    return testing.activate()
-
-
-def use(array):
-    """Wrap it, and have work on it pending on a held stream."""
-    cuda = driver()
-    buffer = dlwrap.wrap(array)
-    cuda.hold(1)
-    cuda.launch(1, array)
-    buffer.record_stream(1)
-    return buffer.readonly, [found.nbytes for found in cuda.registrations]
+@pytest.mark.parametrize("opener", OPENERS)
+def test_the_memory_of_a_block_stays_until_every_gpu_is_done_even_if_it_is_unlinked(client, on, opener):
+    memory = SharedMemory(create=True, size=work.NBYTES)
+    np.frombuffer(memory.buf, np.float32)[:] = 7
+    for worker in (0, 1):
+        on(worker, work.begin, opener, memory.name)
+    memory.close()
+    memory.unlink()
+    assert on(0, work.state) == (1, 7)
+    assert not on(0, work.end)
+    assert on(1, work.state) == (1, 7)
+    assert not on(1, work.end)
 
 
-def use_file(path, mode):
-    return use(np.load(path, mmap_mode=mode))
+def test_a_block_that_is_mapped_to_read_is_page_locked_as_such(client, on, block):
+    told = on(0, work.begin, work.map_file_to_read, block.name)
+    assert (told["readonly"], told["read-only flag"]) == (True, True)
+    assert not on(0, work.end)
 
 
-def use_block(name, dask_worker):
-    dask_worker.block = shared_memory.SharedMemory(name)  # until `close_block`
-    return use(np.ndarray(ROWS, np.float32, buffer=dask_worker.block.buf))
+def test_a_block_refuses_to_be_closed_under_the_gpu(client, on, block):
+    on(0, work.begin, work.open_array, block.name)
+    with pytest.raises(BufferError, match="exported pointers exist"):
+        on(0, work.close_block)
+    assert on(0, work.end)
+    on(0, work.close_block)
 
 
-def close_block(dask_worker):
-    try:
-        dask_worker.block.close()
-    except BufferError:
-        return "in use"
-    del dask_worker.block
-    return "closed"
+def test_an_array_that_arrives_serialised_is_held_until_the_gpu_is_done(client, on):
+    told = on(0, work.begin_with, np.full(work.SHAPE, 7, np.float32))
+    assert told == {"readonly": False, "in place": True, "mean": 7}
+    assert (on(0, work.is_alive), on(0, work.state)) == (True, (1, 7))
+    on(0, work.end)
+    assert not on(0, work.is_alive)
 
 
-def pending(path):
-    """Give the releases that wait for the GPU, and whether the memory is mapped; both change shortly after a use."""
-    deadline = time.monotonic() + WAIT
-    while not dlwrap.stats().pending and time.monotonic() < deadline:
-        time.sleep(0.001)
-    return dlwrap.stats().pending, str(path) in Path("/proc/self/maps").read_text()
+def test_an_array_of_the_cluster_is_held_after_its_future_is_gone(client, on):
+    address = sorted(client.scheduler_info()["workers"])[1]
+    array = client.scatter(np.full(work.SHAPE, 7, np.float32), workers=[address], hash=False)
+    assert on(1, work.begin_with, array)["in place"]
+    key = array.key
+    del array
+    assert eventually(lambda: key not in client.who_has())
+    assert (on(1, work.is_alive), on(1, work.state)) == (True, (1, 7))
+    on(1, work.end)
+    assert eventually(lambda: not on(1, work.is_alive))
 
 
-def let_go(path="no such file"):
-    driver().let_go(1)
-    dlwrap.reclaim(WAIT)
-    now = dlwrap.stats()
-    return now.live + now.pending + now.pinned_bytes + now.leaked, str(path) in Path("/proc/self/maps").read_text()
-
-
-def total(array):
-    """Add up what a kernel would see of an array that came over a connection; it is copied if it came unaligned."""
-    driver()
-    with dlwrap.wrap(np.require(array, requirements="A")) as buffer:
-        return np.asarray(buffer).sum().item()
-
-
-def wrap_unaligned(array):
-    driver()
-    room = np.zeros(array.nbytes + 1, np.uint8)  # aligned, so that what follows its first byte is not
-    moved = room[1:].view(array.dtype)
-    try:
-        dlwrap.wrap(moved).close()
-    except BufferError as error:
-        return str(error)
-    return None
-
-
-# ---- tests ----
-
-
-@pytest.mark.parametrize(("mode", "readonly"), [("r", True), ("r+", False), ("c", False)])
-def test_a_file_in_shared_memory_stays_mapped_in_each_worker_until_its_gpu_is_done(each, path, mode, readonly):
-    used = each(use_file, str(path), mode)
-    assert [found[0] for found in used] == 2 * [readonly]
-    assert all(4 * ROWS <= nbytes <= 4 * ROWS + 4096 for _, (nbytes,) in used)
-    path.unlink()
-    assert each(pending, path) == 2 * [(1, True)]
-    assert each(let_go, path) == 2 * [(0, False)]
-
-
-def test_workers_write_to_the_same_memory(client, path):
-    def write(path, value):
-        cuda = driver()
-        array = np.load(path, mmap_mode="r+")
-        with dlwrap.wrap(array) as buffer:
-            cuda.launch(1, array, write=value)
-            buffer.record_stream(1)
-
-    def read(path):
-        return np.load(path, mmap_mode="r").view(np.uint8)[[0, -1]].tolist()
-
-    one, other = client.scheduler_info()["workers"]
-    client.submit(write, str(path), 7, workers=[one]).result(WAIT)
-    assert client.submit(read, str(path), workers=[other]).result(WAIT) == [7, 7]
-
-
-def test_a_block_of_shared_memory_is_not_closed_before_the_gpu_is_done_and_goes_when_unlinked(each):
-    block = shared_memory.SharedMemory(create=True, size=4 * ROWS)
-    try:
-        assert each(use_block, block.name) == 2 * [(False, [4 * ROWS])]
-    finally:
-        block.close()
-        block.unlink()
-    assert not Path("/dev/shm", block.name).exists()
-    assert each(close_block) == 2 * ["in use"]
-    assert each(let_go) == 2 * [(0, False)]
-    assert each(close_block) == 2 * ["closed"]
-
-
-def test_an_array_that_comes_over_a_connection_is_wrapped_once_it_is_aligned(client):
-    array = np.ones(ROWS, np.float32)
-    one, other = client.scheduler_info()["workers"]
-    scattered = client.scatter(array, workers=[one])
-    assert [client.submit(total, scattered, workers=[to]).result(WAIT) for to in (one, other)] == [ROWS, ROWS]
-
-
-def test_an_array_that_came_unaligned_is_refused_with_the_cure(client):
-    told = client.submit(wrap_unaligned, np.ones(9, np.float32)).result(WAIT)
-    assert "a GPU faults on misaligned 4-byte elements; wrap a.copy()" in told
-
-
-def test_a_worker_that_is_restarted_at_work_leaves_nothing(client, each, path):
-    each(use_file, str(path), "r+")
-    path.unlink()
-    client.restart(timeout=WAIT, wait_for_workers=True)
-    assert each(let_go, path) == 2 * [(0, False)]
+def test_no_process_complains_of_the_block_when_all_is_closed():
+    done = subprocess.run(
+        [sys.executable, "-W", "error", Path(__file__).parents[2] / "examples" / "dask_shared.py"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("means [0.0, 1.0, 2.0, 3.0]\n")

@@ -1,209 +1,191 @@
-"""Arrays of Ray's object store, wrapped in actors, tasks and the driver: each test begins and ends with a free store.
+"""Arrays in Ray's object store, wrapped in actors and tasks: real processes, each with a simulated driver.
 
-That an object stays in the store is seen by its bytes: while the GPU is at work they are what they were, however much
-else is put there; afterwards something else is put in their place.
+Whether the store still holds an object is told by where the next large one lies: in shared memory if there is room, and
+in a file on a disk otherwise.
 """
 
 from __future__ import annotations
 
-import ctypes
-import dataclasses
 import os
-import time
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+from kernels import eventually, mapping
+from started import descendants, environment, running
 
 import dlwrap
 
-ray = pytest.importorskip("ray", reason="pip install ray")
+ray = pytest.importorskip("ray", reason="ray is not installed")
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore::FutureWarning")]
+import ray_work  # noqa: E402 -- it imports ray
+from ray_work import MIB, floats  # noqa: E402
 
-MIB = 2**20
-STORE = 80 * MIB  # 75 MiB are the least that Ray takes
-OBJECT = 8 * MIB
-WAIT = 60  # seconds, for what takes one
+# Older versions of Ray close neither the files nor the processes that they open.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _ray_session():
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=STORE,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
-    yield
-    ray.shutdown()
+STORE, HELD, LARGE = 100, 32, 80  # MiB: the two do not fit together
 
 
-class User:
-    """Wraps what it is given, and has work on it pending on a held stream."""
-
-    def __init__(self):
-        from dlwrap import testing
-
-        self.cuda = testing.activate()
-        dlwrap.configure(linger_seconds=0)
-
-    def use(self, array):
-        buffer = dlwrap.wrap(array)
-        self.cuda.hold(1)
-        self.cuda.launch(1, array)
-        buffer.record_stream(1)
-        return buffer.readonly, [found.nbytes for found in self.cuda.registrations]
-
-    def use_within(self, holder):
-        return self.use(holder["x"] if isinstance(holder, dict) else holder.x)
-
-    def lend(self, array):
-        """Give the bytes that a kernel would read, and what is page-locked for it."""
-        with dlwrap.wrap(array) as buffer:
-            return np.asarray(buffer).sum().item(), buffer.readonly, [found.nbytes for found in self.cuda.registrations]
-
-    def fails(self, array):
+@pytest.fixture(scope="module")
+def cluster():
+    """Ray on this machine, whose processes are all gone afterwards."""
+    settings = {
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a FutureWarning
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_oom_grace_period_s": "0",  # before an object goes to a file
+    }
+    inherited = {name: value for name, value in environment().items() if name != "RAY_ADDRESS"}
+    before = descendants()
+    with patch.dict(os.environ, {**inherited, **settings}, clear=True):
+        ray.init(
+            num_cpus=3,
+            object_store_memory=STORE * MIB,
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+        )
+        started = descendants() - before
         try:
-            dlwrap.wrap(array)
-        except dlwrap.CudaError as error:
-            return str(error)
-        return None
-
-    def pending(self):
-        """Give the releases that wait for the GPU; they begin shortly after a buffer's end."""
-        deadline = time.monotonic() + WAIT
-        while not dlwrap.stats().pending and time.monotonic() < deadline:
-            time.sleep(0.001)
-        return dlwrap.stats().pending
-
-    def let_go(self):
-        self.cuda.let_go(1)
-        dlwrap.reclaim(WAIT)
-        now = dlwrap.stats()
-        return now.live, now.pending, now.pinned_bytes, now.leaked, len(self.cuda.registrations)
+            yield
+        finally:
+            ray.shutdown()
+        assert eventually(lambda: not running(started)), running(started)
 
 
-NOTHING = (0, 0, 0, 0, 0)
+@pytest.fixture(scope="module")
+def workers(cluster):
+    """Two actors, which are ended when the module is done."""
+    made = [ray.remote(ray_work.Worker).remote() for _ in range(2)]
+    yield made
+    for worker in made:
+        ray.kill(worker)
 
 
-@pytest.fixture
-def start():
-    """Start actors, which are killed at the end."""
-    actors = []
-
-    def start(count=1):
-        actors.extend(ray.remote(num_cpus=0)(User).remote() for _ in range(count))
-        return actors[-count:]
-
-    yield start
-    for actor in actors:
-        ray.kill(actor)
+def has_room() -> bool:
+    """Whether the store has room for a large object."""
+    array = ray.get(ray.put(floats(LARGE, 9)))
+    return mapping(array.ctypes.data)[3].startswith("/dev/shm")
 
 
-class Witness:
-    """Puts an object into the store, and looks at the bytes at its address from then on."""
-
-    def __init__(self):
-        self.ref = ray.put(np.full(OBJECT, 1, np.uint8))
-        self._mapped = ray.get(ray.put(np.zeros(MIB, np.uint8)))  # keeps the store mapped here
-        self._start = ray.get(self.ref).ctypes.data
-
-    def unchanged(self):
-        """Whether the bytes are what they were, after more than the store holds was put there."""
-        others = [ray.put(np.full(OBJECT, 2, np.uint8)) for _ in range(STORE // OBJECT + 1)]
-        found = set(ctypes.string_at(self._start, OBJECT)[::4096])
-        del others
-        return found == {1}
-
-    def is_freed(self):
-        return any(not self.unchanged() for _ in range(20))
+def gets_room() -> bool:
+    return eventually(has_room)
 
 
-def test_an_object_stays_in_the_store_until_the_gpu_of_each_actor_is_done(start):
-    first, second = start(2)
-    witness = Witness()
-    assert ray.get([actor.use.remote(witness.ref) for actor in (first, second)]) == 2 * [(True, [OBJECT])]
-    del witness.ref
-    assert ray.get([first.pending.remote(), second.pending.remote()]) == [1, 1]
-    assert witness.unchanged()
-    assert ray.get(first.let_go.remote()) == NOTHING
-    assert witness.unchanged()
-    assert ray.get(second.let_go.remote()) == NOTHING
-    assert witness.is_freed()
+def test_an_object_is_wrapped_in_place_and_read_only(workers):
+    told = ray.get(workers[0].look.remote(ray.put(floats(4, 1))))
+    assert (told["readonly"], told["memory"], told["in place"]) == (True, "pinned", True)
 
 
-def test_an_object_of_an_actor_that_is_killed_at_work_is_freed(start):
-    (actor,) = start()
-    witness = Witness()
-    ray.get(actor.use.remote(witness.ref))
-    del witness.ref
-    assert witness.unchanged()
-    ray.kill(actor)
-    assert witness.is_freed()
+def test_the_bytes_of_the_array_alone_are_page_locked_and_not_the_store(workers):
+    told = ray.get(workers[0].look.remote(ray.put(floats(4, 1))))
+    assert told["page-locked"] == (0, 4 * MIB)
+    size, permissions, folder = told["mapping"]
+    assert (size >= STORE * MIB, permissions, folder) == (True, "rw-s", "/dev/shm")
+    assert told["flags"] == 3  # not READ_ONLY, which some devices lack: the pages themselves can be written to
 
 
-def use_in_a_task(array):
-    user = User()
-    used = user.use(array)
-    return used, user.pending()
+def test_an_object_can_be_handed_to_consumers_that_know_no_read_only_arrays(workers):
+    told = ray.get(workers[0].look.remote(ray.put(floats(4, 1)), readonly=False))
+    assert (told["readonly"], told["in place"]) == (False, True)
 
 
-def test_a_task_may_end_while_its_work_is_pending_and_its_worker_exit():
-    witness = Witness()
-    task = ray.remote(max_calls=1)(use_in_a_task)  # a fresh worker, which exits after it
-    assert ray.get(task.remote(witness.ref)) == ((True, [OBJECT]), 1)
-    del witness.ref
-    assert witness.is_freed()
+def test_an_argument_below_100_kb_is_no_object_and_is_wrapped_all_the_same(workers):
+    told = ray.get(workers[0].look.remote(np.ones(10_000, np.float32)))
+    assert (told["memory"], told["in place"]) == ("pinned", True)
+    assert told["mapping"][2] != "/dev/shm"
 
 
-@dataclasses.dataclass
-class Sample:
-    x: np.ndarray
+def test_an_array_that_is_not_contiguous_is_no_view_of_the_store(workers):
+    told = ray.get(workers[0].look.remote(ray.put(floats(2, 1).reshape(512, -1)[:, :512])))
+    assert (told["readonly"], told["mapping"][2]) == (False, "")
 
 
-FORMS = {
-    "an array": lambda: np.ones(MIB, np.float32),
-    "an array in Fortran's order": lambda: np.ones((4, MIB // 4), np.float32, order="F"),
-    "bytes": lambda: np.ones(4 * MIB, np.uint8),
-}
-
-
-@pytest.mark.parametrize("make", FORMS.values(), ids=FORMS)
-def test_only_the_object_is_page_locked_not_the_store(start, make):
-    array = make()
-    (actor,) = start()
-    assert ray.get(actor.lend.remote(ray.put(array))) == (array.sum(), True, [array.nbytes])
-
-
-def test_an_array_too_small_for_the_store_is_wrapped_all_the_same(start):
-    (actor,) = start()
-    assert ray.get(actor.lend.remote(np.ones(100, np.float32))) == (100, True, [400])
-
-
-@pytest.mark.parametrize("holder", [lambda x: {"x": x}, Sample], ids=["a dict", "a dataclass"])
-def test_an_array_inside_a_value_is_used_in_place(start, holder):
-    (actor,) = start()
-    assert ray.get(actor.use_within.remote(ray.put(holder(np.ones(OBJECT, np.uint8))))) == (True, [OBJECT])
-    assert ray.get(actor.let_go.remote()) == NOTHING
-
-
-def test_what_a_task_returns_is_wrapped_in_the_driver(cuda):
-    array = ray.get(ray.remote(lambda: np.ones(MIB, np.float32)).remote())
-    with dlwrap.wrap(array) as buffer:
-        assert buffer.readonly
-        assert [(found.start, found.nbytes) for found in cuda.registrations] == [(array.ctypes.data, 4 * MIB)]
-        with pytest.raises(BufferError, match="read-only"):
-            buffer.__dlpack__(stream=1)  # a legacy capsule
-
-
-def test_an_object_that_a_full_store_put_on_disk_is_refused_with_a_cure(start):
-    (actor,) = start()
-    refs = [ray.put(np.ones(40 * MIB, np.uint8)) for _ in range(3)]
-    held = [ray.get(ref) for ref in refs]  # nothing can be spilled, so that the rest lies in files
-    told = [text for text in ray.get([actor.fails.remote(ref) for ref in refs]) if text]
-    assert told
-    assert all("shared writable mapping of a file on a disk" in text and "wrap a copy" in text for text in told)
+def test_without_dlwrap_the_store_lets_go_of_an_object_that_nobody_refers_to(workers):
+    held = ray.put(floats(HELD, 7))
+    assert ray.get(workers[0].read.remote([held])) == 7
     del held
+    assert gets_room()
+
+
+def test_an_object_stays_in_the_store_until_the_gpu_is_done(workers):
+    worker, held = workers[0], ray.put(floats(HELD, 7))
+    ray.get(worker.begin.remote([held]))
+    del held
+    assert not has_room()
+    assert ray.get(worker.state.remote()) == (1, 1, 7)
+    ray.get(worker.finish.remote())
+    assert gets_room()
+
+
+def test_an_object_stays_in_the_store_until_every_worker_is_done(workers):
+    held = ray.put(floats(HELD, 7))
+    ray.get([worker.begin.remote([held]) for worker in workers])
+    del held
+    ray.get(workers[0].finish.remote())
+    assert not has_room()
+    assert ray.get(workers[1].state.remote()) == (1, 1, 7)
+    ray.get(workers[1].finish.remote())
+    assert gets_room()
+
+
+def test_an_object_stays_in_the_store_while_its_memory_lingers_page_locked(workers):
+    worker, held = workers[0], ray.put(floats(HELD, 7))
+    ray.get(worker.linger.remote(3600))
+    ray.get(worker.use_and_finish.remote([held]))
+    del held
+    assert not has_room()
+    assert ray.get(worker.state.remote()) == (0, 1, 7)
+    ray.get(worker.linger.remote(0))
+    assert gets_room()
+
+
+def test_an_object_that_takes_the_place_of_another_is_wrapped(workers):
+    for fill in range(4):
+        placed = ray.put(floats(HELD + fill, fill))
+        ray.get(workers[0].begin.remote([placed]))
+        del placed
+        assert ray.get(workers[0].state.remote())[2] == fill
+        ray.get(workers[0].finish.remote())
+        assert gets_room()
+
+
+def test_an_object_stays_in_the_store_after_a_task_until_the_gpu_is_done(cluster, tmp_path):
+    held, signal = ray.put(floats(HELD, 7)), tmp_path / "let go"
+    ray.get(ray.remote(ray_work.use_in_a_task).remote([held], str(signal)))
+    del held
+    assert not has_room()
+    signal.touch()
+    assert gets_room()
+
+
+def kill(worker):
+    ray.kill(worker)
+
+
+def drop(worker):
+    """Let the actor end by itself, exit hooks included, as it does when no handle is left."""
+
+
+@pytest.mark.parametrize("end", [kill, drop])
+def test_a_worker_that_ends_while_the_gpu_is_at_work_ends_and_gives_the_object_back(cluster, end):
+    worker, held = ray.remote(ray_work.Worker).remote(), ray.put(floats(HELD, 7))
+    pid = ray.get(worker.begin.remote([held]))
+    del held
+    assert not has_room()
+    end(worker)
+    del worker
+    assert eventually(lambda: not running({pid}))
+    assert gets_room()
+
+
+def test_an_object_that_went_to_a_file_is_refused_and_the_error_says_what_to_do(workers):
+    held, in_file = ray.put(floats(HELD, 7)), ray.put(floats(LARGE, 8))
+    with pytest.raises(dlwrap.CudaError, match=r"a shared writable mapping of a file on a disk; .* or wrap a copy"):
+        ray.get(workers[0].look.remote(in_file))
+    assert ray.get(workers[0].look.remote(held))["in place"]
+
+
+def test_a_wrapped_buffer_is_no_result(workers):
+    with pytest.raises(TypeError, match=r"cannot pickle or copy a HostWrappedBuffer: pass its \.array"):
+        ray.get(workers[0].wrap.remote(np.ones(3)))
