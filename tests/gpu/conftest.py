@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
+import runpy
 import sys
 import time
 import warnings
@@ -27,6 +28,10 @@ CLEAN = dlwrap.Stats(live=0, exports=0, graphs=0, pinned_bytes=0, pending=0, lin
 # JAX would take most of the GPU's memory, and numba warns of every small launch.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
+
+# What numba-cuda needs of newer NumPys, here and in every process that a test starts.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE / "mend"), os.environ.get("PYTHONPATH")]))
+runpy.run_path(str(HERE / "mend" / "sitecustomize.py"))
 
 
 @pytest.hookimpl(tryfirst=True)
