@@ -66,7 +66,7 @@ def host_view(obj: Any) -> Array:
     Notes
     -----
     Waits for the stream that ``__cuda_array_interface__`` tells, where dlwrap can know that it is alive, else for
-    everything on the device; for host memory that CUDA knows nothing of, not at all.
+    everything on the device; for NumPy arrays and ordinary tensors of the CPU, not at all.
     """
     if isinstance(obj, HostWrappedBuffer):
         return as_array(take_tensor(obj.__dlpack__(max_version=_NEWEST, dl_device=(_CPU, 0))))
