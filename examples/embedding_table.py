@@ -1,6 +1,7 @@
 """Look up and train rows of an embedding table too large for the GPU: only the rows that are asked for cross the bus.
 
 The table stays in host memory, page-locked from birth; `torch.embedding` on the GPU reads it in place.
+It needs torch.
 """
 
 import numpy as np

@@ -1,6 +1,7 @@
 """A layer of a graph neural network whose features stay in a file: the GPU reads the rows of sampled neighbours only.
 
 The file is mapped copy-on-write, so that any driver can page-lock it.
+It needs torch.
 """
 
 import tempfile

@@ -1,4 +1,7 @@
-"""Train on a memory-mapped dataset: the GPU reads each batch from the page cache, without a loader or a copy."""
+"""Train on a memory-mapped dataset: the GPU reads each batch from the page cache, without a loader or a copy.
+
+It needs torch.
+"""
 
 import tempfile
 from pathlib import Path

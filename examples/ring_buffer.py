@@ -1,6 +1,7 @@
 """A camera or radio fills a ring of frames in host memory, and the GPU works on each frame where it arrived.
 
 A slot may be overwritten only after the GPU is done with it: `synchronize` of its own wrapped buffer tells that.
+It needs torch.
 """
 
 import threading

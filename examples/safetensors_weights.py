@@ -1,4 +1,7 @@
-"""Run a model on weights that stay in a safetensors file: one mapping, one page-lock, no copy anywhere."""
+"""Run a model on weights that stay in a safetensors file: one mapping, one page-lock, no copy anywhere.
+
+It needs torch.
+"""
 
 import json
 import tempfile

@@ -1,4 +1,7 @@
-"""A worker process writes batches into shared memory, and the GPU reads them there: no pickling, no copy."""
+"""A worker process writes batches into shared memory, and the GPU reads them there: no pickling, no copy.
+
+It needs torch.
+"""
 
 from multiprocessing import get_context
 from multiprocessing.shared_memory import SharedMemory

@@ -173,10 +173,10 @@ def test_a_graph_that_owns_memory_is_counted(cuda):
 def test_a_leak_is_reported_and_its_warning_says_who_made_it(cuda, tracing, leaks):
     tracing()
     cuda.fail("cuMemHostUnregister", 999)
-    with pytest.warns(dlwrap.DLWrapWarning, match=r"made by:\n(.|\n)*in wrap_in_a_function"):
-        buffer = wrap_in_a_function(np.zeros(777, np.uint8))
-        with pytest.raises(dlwrap.DLWrapError):
-            buffer.close(SECONDS)
+    buffer = wrap_in_a_function(np.zeros(777, np.uint8))
+    warns = pytest.warns(dlwrap.DLWrapWarning, match=r"made by:\n(.|\n)*in wrap_in_a_function")
+    with warns, pytest.raises(dlwrap.DLWrapError):
+        buffer.close(SECONDS)
     (held,) = [each for each in holdings("leaked") if each.nbytes == 777]
     assert held.kind == "range"
     cuda.reset(force=True)

@@ -120,8 +120,8 @@ def stop_tracing() -> None:
 def report() -> tuple[Holding, ...]:
     """List everything that dlwrap holds, the largest first; works without tracing, but then no traceback is known.
 
-    Looks at every object that the garbage collector knows, which takes milliseconds, and finds nothing that `gc.freeze`
-    froze.
+    Looks at every object that the garbage collector knows, which takes milliseconds; what ``gc.freeze`` froze is not
+    found.
     """
     lifetime = manager()
     if not lifetime.is_usable:

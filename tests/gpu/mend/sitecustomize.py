@@ -1,4 +1,4 @@
-"""On PYTHONPATH for the GPU tests: numba-cuda up to 0.30 asks NumPy for a name that 2.5 has no more, in every kernel."""
+"""On PYTHONPATH for the GPU tests: for each kernel numba-cuda 0.30 asks NumPy for a name that 2.5 has no more."""
 
 import numpy as np
 
