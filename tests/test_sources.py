@@ -21,6 +21,14 @@ from producer import Producer, plain
 VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
+def memory_of(array):
+    """Watch the object that unmaps the memory of `cuda.host_array`."""
+    owner = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    return weakref.ref(owner)
+
+
 def wrapped(obj, **options):
     """The array that a wrap shows, which lives on."""
     with dlwrap.wrap(obj, **options) as buffer:
@@ -186,12 +194,14 @@ def test_slices_of_one_tensor_share_the_memory_of_its_storage(cuda):
 @pytest.mark.parametrize("view", [lambda t: t, lambda t: t.numpy()], ids=["tensor", "its array"])
 def test_a_tensor_that_is_given_other_data_takes_nothing_from_the_wrap(cuda, view):
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    tensor = torch.from_numpy(cuda.host_array(64))
+    array = cuda.host_array(64)
+    alive, tensor = memory_of(array), torch.from_numpy(array)
+    del array
     buffer = dlwrap.wrap(view(tensor))
     tensor.data = torch.empty(0, dtype=tensor.dtype)
-    assert cuda.host_arrays_alive == 1
+    assert alive() is not None
     buffer.close(SECONDS)
-    assert cuda.host_arrays_alive == 0
+    assert alive() is None
 
 
 @pytest.mark.parametrize(
@@ -391,11 +401,13 @@ def test_a_dtype_of_torch_names_what_it_means(cuda):
 
 
 def test_what_is_read_otherwise_holds_the_memory(cuda):
-    capsule = dlwrap.wrap(cuda.host_array(16), dtype=np.int32).__dlpack__(stream=1)
-    assert cuda.host_arrays_alive == 1
+    array = cuda.host_array(16)
+    alive, capsule = memory_of(array), dlwrap.wrap(array, dtype=np.int32).__dlpack__(stream=1)
+    del array
+    assert alive() is not None
     del capsule
     dlwrap.reclaim(SECONDS)
-    assert cuda.host_arrays_alive == 0
+    assert alive() is None
 
 
 @pytest.mark.parametrize(
