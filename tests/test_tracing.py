@@ -7,8 +7,10 @@ import weakref
 
 import numpy as np
 import pytest
+from cuda.bindings import driver
 
 import dlwrap
+from cuda_calls import checked
 from patience import SECONDS, eventually
 from scripts import outcome, run
 
@@ -162,11 +164,7 @@ def test_a_graph_that_owns_memory_is_counted(cuda):
     buffer.record_stream(stream)
     assert [(each.graphs, each.exports) for each in holdings()] == [(1, 0)]
     del buffer
-    cuda.reset_graph = cuda.end_capture(stream)
-    from cuda.bindings import driver
-
-    driver.cuGraphDestroy(driver.CUgraph(cuda.reset_graph))
-    del cuda.reset_graph
+    checked(driver.cuGraphDestroy(driver.CUgraph(cuda.end_capture(stream))))
     cuda.destroy_stream(stream)
 
 
