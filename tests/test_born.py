@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import weakref
@@ -239,7 +240,8 @@ def test_memory_that_cannot_be_unregistered_is_kept(cuda, monkeypatch, leaks):
     cuda.fail("cuMemHostUnregister", 999)
     with pytest.warns(dlwrap.DLWrapWarning, match="keeps memory"):  # noqa: PT031 -- it may come as soon as it is dropped
         del array
-        dlwrap.reclaim(SECONDS)
+        with contextlib.suppress(dlwrap.DLWrapError):  # only if it fails while this waits
+            dlwrap.reclaim(SECONDS)
     assert (leaks(), mapped[0]() is None) == (1, False)
     cuda.reset(force=True)
 
