@@ -509,6 +509,7 @@ class World:
         for registration in self.cuda.registrations:
             checked(driver.cuMemHostUnregister(registration.start))
         self.kept.clear()
+        self.manager.kept.clear()  # the same, for reports
         checked(driver.cuCtxPopCurrent())
         checked(driver.cuThreadExchangeStreamCaptureMode(GLOBAL))
 
@@ -652,9 +653,13 @@ def test_the_promises_hold_when_the_bindings_raise(world, scenario, function, co
 FUNCTIONS = sorted(set(re.findall(r'"(cu[A-Z]\w+)"', Path(_driver.__file__).read_text())))
 
 
+# Only the doctor calls these, which lends nothing that is not wrapped; its failures are in test_doctor.py.
+SELF_TEST = {"cuMemAlloc", "cuMemFree", "cuMemcpy", "cuMemsetD8", "cuStreamSynchronize"}
+
+
 def test_every_driver_function_is_in_some_scenario():
     called = {function for counts in recorded().values() for function in counts}
-    assert [function for function in FUNCTIONS if function not in called] == []
+    assert [function for function in FUNCTIONS if function not in called | SELF_TEST] == []
 
 
 # ---- a driver that is gone for good ----

@@ -112,7 +112,7 @@ static PyMethodDef module_methods[] = {
      "learn_arrays(made, array, pointer, shape, strides, base, dtype, flags, dtypes, /)\n--\n\nWhether its "
      "fields can be read."},
     {"learn_births", native_learn_births, METH_O,
-     "learn_births(type)\n--\n\nArrays over such objects own their memory."},
+     "learn_births(made, /)\n--\n\nArrays over such objects own their memory."},
     {"read_array", native_read_array, METH_O,
      "read_array(array, /)\n--\n\nIts layout, or None where that needs a closer look."},
     {"take_tensor", native_take_tensor, METH_O,
