@@ -154,10 +154,13 @@ def test_a_device_that_writes_nothing_fails_the_self_test(cuda, monkeypatch):
     assert "what the device wrote" in device.test.failure
 
 
-def test_a_device_that_refuses_to_page_lock_fails_the_self_test(cuda):
-    cuda.fail("cuMemHostRegister", 2)
+@pytest.mark.parametrize("function", ["cuMemHostRegister", "cuMemAlloc", "cuMemsetD8", "cuMemcpy"])
+def test_a_device_that_refuses_a_call_fails_the_self_test_and_keeps_nothing(cuda, function):
+    cuda.fail(function, 2)
     diagnosis = _doctor.examine()
     assert not diagnosis.is_well
+    dlwrap.reclaim(20)
+    assert cuda.registrations == []
     assert diagnosis.facts.devices[0].test.failure_name == "CUDA_ERROR_OUT_OF_MEMORY"
 
 
