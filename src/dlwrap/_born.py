@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
-import operator
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from dlwrap import _native
 from dlwrap._buffer import pin
-from dlwrap._dtypes import as_dtype, dlpack_type
+from dlwrap._dtypes import as_dtype, dlpack_type, typestr
 from dlwrap._lifetime import manager
+from dlwrap._reinterpret import extents_of
 from dlwrap._support import choose_device
 
 if TYPE_CHECKING:
@@ -104,17 +104,15 @@ def empty(
     data = (np.frombuffer(memory, np.uint8).ctypes.data, False)
     raw = np.asarray(Birth(memory, {"version": 3, "data": data, "shape": (nbytes,), "typestr": "|u1"}))
     pinned = pin(raw, device=ordinal)
-    known = kind.isbuiltin == 1
     interface = {
         "version": 3,
         "data": data,
         "shape": extents,
         "strides": _strides(extents, kind.itemsize, order),
-        # ml_dtypes have no typestr: bytes, which are viewed as what they are.
-        "typestr": kind.str if known else f"|V{kind.itemsize}",
+        "typestr": typestr(kind),
     }
     array = np.asarray(Birth(pinned, interface))
-    return array if known else array.view(kind)
+    return array if array.dtype == kind else array.view(kind)
 
 
 def zeros(
@@ -141,10 +139,7 @@ def _check_dtype(dtype: object) -> np.dtype[Any]:
 
 
 def _check_shape(shape: object) -> tuple[int, ...]:
-    try:
-        extents = tuple(map(operator.index, shape)) if isinstance(shape, tuple | list) else (operator.index(shape),)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(f"shape must be an integer or a tuple of integers, got {shape!r}") from None
+    extents = extents_of(shape)
     if min(extents, default=0) < 0:
         raise ValueError(f"shape must have extents of at least 0, got {extents}")
     return extents

@@ -53,6 +53,7 @@ def examine() -> Diagnosis:
     found = _info.collect()
     devices = tuple(_examine_device(each) for each in found.devices)
     version = found.versions["cuda-bindings"]
+    driver = _read("/proc/driver/nvidia/version")
     facts = Facts(
         devices=devices,
         obstacle=found.obstacle,
@@ -62,8 +63,8 @@ def examine() -> Diagnosis:
         kernel=platform.release(),
         is_wsl="microsoft" in _read("/proc/version").lower(),
         is_container=os.path.exists("/.dockerenv") or "container" in os.environ,
-        kernel_driver=_kernel_driver(_read("/proc/driver/nvidia/version")),
-        open_modules=_has_open_modules(_read("/proc/driver/nvidia/version")),
+        kernel_driver=_kernel_driver(driver),
+        open_modules=_has_open_modules(driver),
         memlock=_limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
         memory_limit=_memory_limit(),
         memory_available=_memory_available(_read("/proc/meminfo")),

@@ -123,6 +123,11 @@ def as_dtype(dtype: object) -> np.dtype[Any]:
     return made
 
 
+def typestr(dtype: np.dtype[Any]) -> str:
+    """Give what the array interface calls a dtype; those of ml_dtypes it calls bytes, to be viewed as what they are."""
+    return dtype.str if dtype.isbuiltin == 1 else f"|V{dtype.itemsize}"
+
+
 def _import_dtype(name: str) -> np.dtype[Any]:
     try:
         import ml_dtypes  # noqa: PLC0415 -- optional

@@ -11,9 +11,8 @@ import numpy as np
 
 from dlwrap import _driver, _streams
 from dlwrap._buffer import HostWrappedBuffer
-from dlwrap._imported import Tensor, as_array, take_tensor
+from dlwrap._imported import NEWEST, Tensor, as_array, take_tensor
 from dlwrap._lifetime import manager
-from dlwrap._owner import storage_of
 from dlwrap._sources import open_source
 from dlwrap._support import choose_device
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 _CPU, _CUDA, _CUDA_HOST, _MANAGED = 1, 2, 3, 13  # DLDeviceType
 _OF_CUDA = (_CUDA, _CUDA_HOST, _MANAGED)
-_NEWEST = (1, 3)
 _NO_STREAM = -1  # of __dlpack__: the producer adds nothing to a stream, because the device is waited for
 
 # By package: how its arrays are copied to the host.
@@ -69,7 +67,7 @@ def host_view(obj: Any) -> Array:
     everything on the device; for NumPy arrays and ordinary tensors of the CPU, not at all.
     """
     if isinstance(obj, HostWrappedBuffer):
-        return as_array(take_tensor(obj.__dlpack__(max_version=_NEWEST, dl_device=(_CPU, 0))))
+        return as_array(take_tensor(obj.__dlpack__(max_version=NEWEST, dl_device=(_CPU, 0)), obj))
     interface, device_type = _cuda_interface(obj), _dlpack_device_type(obj)
     if interface is not None:
         pointer = int(interface["data"][0])
@@ -205,14 +203,14 @@ def _from_dlpack(obj: Any, device_type: int) -> Array:
 def _take(obj: Any, device_type: int) -> Tensor:
     told = {"stream": _NO_STREAM} if device_type in {_CUDA, _MANAGED} else {}
     try:
-        return take_tensor(_ask(obj, told)).keeping(storage_of(obj))
+        return take_tensor(_ask(obj, told), obj)
     except (BufferError, ValueError, RuntimeError, TypeError) as error:
         raise BufferError(f"cannot view a {_name(obj)}: it cannot be exported ({error})") from error
 
 
 def _ask(obj: Any, told: dict[str, int]) -> object:
     """Ask for the newest form that the producer knows; without a stream it may add something to its own."""
-    for arguments in ({"max_version": _NEWEST, **told}, told):
+    for arguments in ({"max_version": NEWEST, **told}, told):
         try:
             return obj.__dlpack__(**arguments)
         except TypeError:

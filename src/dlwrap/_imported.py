@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dlwrap import _native
-from dlwrap._dtypes import DType, numpy_dtype
+from dlwrap._dtypes import DType, numpy_dtype, typestr
+from dlwrap._owner import storage_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+NEWEST = (1, 3)  # the version of DLPack that producers are asked for
 
 
 class Tensor(NamedTuple):
@@ -42,20 +45,17 @@ class Tensor(NamedTuple):
     address: int
     readonly: bool
 
-    def keeping(self, more: object) -> Tensor:
-        """Keep another object as well."""
-        return self if more is None else self._replace(kept=(self.kept, more))
 
-
-def take_tensor(capsule: object) -> Tensor:
-    """Consume a capsule.
+def take_tensor(capsule: object, producer: object) -> Tensor:
+    """Consume a capsule of a producer, and keep what it alone would not keep: the storage of a torch tensor.
 
     Raises
     ------
     BufferError
         It is none, was used already, or is of a later major version; its producer still owns the tensor.
     """
-    return Tensor(*_native.take_tensor(capsule))
+    tensor, storage = Tensor(*_native.take_tensor(capsule)), storage_of(producer)
+    return tensor if storage is None else tensor._replace(kept=(tensor.kept, storage))
 
 
 def as_array(tensor: Tensor) -> npt.NDArray[Any]:
@@ -85,6 +85,5 @@ class _Memory:
             "data": (tensor.address, tensor.readonly),
             "shape": tensor.shape,
             "strides": None if strides is None else tuple(stride * dtype.itemsize for stride in strides),
-            # ml_dtypes have no typestr: bytes, which are viewed as what they are.
-            "typestr": dtype.str if dtype.isbuiltin == 1 else f"|V{dtype.itemsize}",
+            "typestr": typestr(dtype),
         }

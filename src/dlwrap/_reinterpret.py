@@ -43,14 +43,19 @@ def reinterpret(array: Array, dtype: object, shape: object) -> Array:
     kind = array.dtype if dtype is None else as_dtype(dtype)
     if kind.itemsize == 0 or kind.hasobject:
         raise ValueError(f"dtype must have elements of a fixed size, got {kind!r}")
-    extents = _fill(_extents(shape), array.nbytes, kind.itemsize)
+    extents = _fill((-1,) if shape is None else extents_of(shape), array.nbytes, kind.itemsize)
     return array.reshape(-1).view(np.uint8).view(kind).reshape(extents)
 
 
-def _extents(shape: object) -> tuple[int, ...]:
+def extents_of(shape: object) -> tuple[int, ...]:
+    """Give a shape as a tuple of integers, whatever their signs.
+
+    Raises
+    ------
+    TypeError
+        It is neither an integer nor a tuple or list of integers.
+    """
     try:
-        if shape is None:
-            return (-1,)
         return tuple(map(operator.index, shape)) if isinstance(shape, tuple | list) else (operator.index(shape),)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(f"shape must be an integer or a tuple of integers, got {shape!r}") from None

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dlwrap._imported import Tensor, as_array, take_tensor
-from dlwrap._owner import address, storage_of
+from dlwrap._imported import NEWEST, Tensor, as_array, take_tensor
+from dlwrap._owner import address
 
 if TYPE_CHECKING:
     from dlwrap._owner import Array
 
 _CPU, _CUDA_HOST = 1, 3  # DLDeviceType: memory of the host, and of the host page-locked by CUDA
-_NEWEST = (1, 3)
 
 # By package: what can be wrapped instead of an object that would have to be copied.
 _CURES = {
@@ -100,7 +99,7 @@ def _from_producer(obj: Any) -> Array:
         device_type = int(obj.__dlpack_device__()[0])
         if device_type not in {_CPU, _CUDA_HOST}:
             raise TypeError(_no_memory_of_device(kind, device_type))
-        tensor = take_tensor(_ask(obj)).keeping(storage_of(obj))
+        tensor = take_tensor(_ask(obj), obj)
     except (BufferError, ValueError, RuntimeError, NotImplementedError) as error:
         raise BufferError(_no_copy(kind, f"it cannot be exported ({error})")) from error
     return _checked(kind, tensor)
@@ -112,7 +111,7 @@ def _ask(obj: Any) -> object:
     if callable(wait):
         wait()
     try:
-        return obj.__dlpack__(max_version=_NEWEST)
+        return obj.__dlpack__(max_version=NEWEST)
     except TypeError as error:
         # pyarrow's refusals are of this type too.
         if type(error) is not TypeError:
