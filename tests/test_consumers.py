@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 import dlwrap
 from patience import SECONDS
+from stand_ins import memory_of
 
 OFFSET = 2**20  # so that the device's address of an array differs from the host's
 A_MOMENT = 0.1  # seconds in which what must not end would end
@@ -108,14 +108,6 @@ def consumer(request: pytest.FixtureRequest, cuda: Any) -> Consumer:
 @pytest.fixture
 def numba_cuda(cuda: Any) -> Any:
     return pytest.importorskip("numba.cuda")
-
-
-def memory_of(array: np.ndarray) -> weakref.ref[Any]:
-    """Watch the object that unmaps the memory of `cuda.host_array`."""
-    owner: Any = array
-    while isinstance(owner, np.ndarray):
-        owner = owner.base
-    return weakref.ref(owner)
 
 
 def numbers(shape: tuple[int, ...], dtype: object = np.float32) -> np.ndarray:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 import dlwrap
 from patience import SECONDS
+from stand_ins import memory_of
 from stream_objects import OwnedStream
 
 A_MOMENT = 0.1  # seconds in which what must not end would end
@@ -74,14 +74,6 @@ def pointer_of(viewed: Any) -> int:
         case "torch":
             return viewed.data_ptr()
     return viewed.unsafe_buffer_pointer()
-
-
-def memory_of(array: np.ndarray) -> weakref.ref[Any]:
-    """Watch the object that unmaps the memory of `cuda.host_array`."""
-    owner: Any = array
-    while isinstance(owner, np.ndarray):
-        owner = owner.base
-    return weakref.ref(owner)
 
 
 def assert_dies(alive: Callable[[], object]) -> None:

@@ -12,26 +12,22 @@ import pytest
 import dlwrap
 import scripts
 from dlwrap._devices import find_ordinal
+from stand_ins import make_class
 
 # ---- stand-ins: told by the package and the name of the class only ----
 
 
-def _class(path):
-    module, _, name = path.rpartition(".")
-    return type(name, (SimpleNamespace,), {"__module__": module, "__qualname__": name})
-
-
-Torch = _class("torch.device")
-Cupy = _class("cupy.cuda.device.Device")
-Numba = _class("numba.cuda.cudadrv.driver.Device")
-NumbaManaged = _class("numba.cuda.cudadrv.devices._DeviceContextManager")
-Core = _class("cuda.core._device.Device")
-OldCore = _class("cuda.core.experimental._device.Device")
-Jax = _class("jaxlib._jax.Device")
-OldJax = _class("jaxlib.xla_extension.Device")
-Warp = _class("warp._src.context.Device")
-TvmFfi = _class("tvm_ffi.core.Device")
-Mine = _class("mine.Device")
+Torch = make_class("torch.device")
+Cupy = make_class("cupy.cuda.device.Device")
+Numba = make_class("numba.cuda.cudadrv.driver.Device")
+NumbaManaged = make_class("numba.cuda.cudadrv.devices._DeviceContextManager")
+Core = make_class("cuda.core._device.Device")
+OldCore = make_class("cuda.core.experimental._device.Device")
+Jax = make_class("jaxlib._jax.Device")
+OldJax = make_class("jaxlib.xla_extension.Device")
+Warp = make_class("warp._src.context.Device")
+TvmFfi = make_class("tvm_ffi.core.Device")
+Mine = make_class("mine.Device")
 Subclass = type("MyDevice", (Cupy,), {"__module__": "mine"})
 
 GIVEN = [

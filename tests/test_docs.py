@@ -80,24 +80,22 @@ def test_the_reference_describes_all_that_is_public(name):
     assert re.search(rf"^\.\. auto\w+:: {re.escape(name)}$", reference, re.MULTILINE)
 
 
-def test_the_runner_reports_what_is_printed_otherwise(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("# Page\n\n```python\nprint(1 + 1)  # 3\n```\n", r"page.md, line 4: '2', not '3'"),
+        ("```python\ndef never():\n    print(1)  # 1\n```\n", r"never printed: \['line 3: # 1'\]"),
+        (
+            "```python\nimport sys, numpy, dlwrap\nsys.kept = dlwrap.wrap(numpy.ones(3))\n```\n",
+            r"page\.md leaves Stats",
+        ),
+    ],
+    ids=["printed otherwise", "never printed", "left behind"],
+)
+def test_the_runner_reports_what_a_page_gets_wrong(tmp_path, text, message):
     page = tmp_path / "page.md"
-    page.write_text("# Page\n\n```python\nprint(1 + 1)  # 3\n```\n")
-    with pytest.raises(AssertionError, match=r"page.md, line 4: '2', not '3'"):
-        run_page(page, "simulated", tmp_path)
-
-
-def test_the_runner_reports_what_is_never_printed(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("```python\ndef never():\n    print(1)  # 1\n```\n")
-    with pytest.raises(AssertionError, match=r"never printed: \['line 3: # 1'\]"):
-        run_page(page, "simulated", tmp_path)
-
-
-def test_the_runner_reports_what_a_page_leaves_behind(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("```python\nimport sys, numpy, dlwrap\nsys.kept = dlwrap.wrap(numpy.ones(3))\n```\n")
-    with pytest.raises(AssertionError, match=r"page\.md leaves Stats"):
+    page.write_text(text)
+    with pytest.raises(AssertionError, match=message):
         run_page(page, "simulated", tmp_path)
 
 

@@ -16,6 +16,7 @@ import dlwrap
 from dlwrap import _driver
 from patience import SECONDS
 from producer import Producer, plain
+from stand_ins import Imported
 
 CPU, CUDA, CUDA_HOST, MANAGED, ROCM = 1, 2, 3, 13, 10
 
@@ -182,19 +183,6 @@ def test_a_view_of_a_consumers_tensor_keeps_the_wrapped_memory(cuda):
     del view
     dlwrap.reclaim(SECONDS)
     assert (cuda.host_arrays_alive, cuda.registrations) == (0, [])
-
-
-class Imported:
-    """What a framework makes of a buffer: it knows the device's address, and exports that again."""
-
-    def __init__(self, buffer):
-        self._buffer = buffer
-
-    def __dlpack__(self, **asked):
-        return self._buffer.__dlpack__(**asked)
-
-    def __dlpack_device__(self):
-        return self._buffer.__dlpack_device__()
 
 
 # ---- what they wait for ----

@@ -22,6 +22,7 @@ from cuda_calls import checked
 from dlwrap import _driver
 from patience import SECONDS, eventually
 from scripts import outcome, run
+from stand_ins import Imported
 from stream_objects import SimulatedStream
 
 FILES = {str(path) for path in Path(dlwrap.__file__).parent.glob("*.py")}
@@ -121,19 +122,6 @@ class Scene:
                 checked(driver.cuMemHostUnregister(self.foreign))
         if self.captures:
             checked(driver.cuGraphDestroy(driver.CUgraph(self.cuda.end_capture(self.stream.ptr))))
-
-
-class Imported:
-    """What a framework makes of a buffer: without its view of the CPU."""
-
-    def __init__(self, buffer):
-        self._buffer = buffer
-
-    def __dlpack__(self, **asked):
-        return self._buffer.__dlpack__(**asked)
-
-    def __dlpack_device__(self):
-        return self._buffer.__dlpack_device__()
 
 
 def uninitialised(scene):

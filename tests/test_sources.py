@@ -17,16 +17,9 @@ from capsules import look
 from dlwrap._owner import address
 from patience import SECONDS
 from producer import Producer, plain
+from stand_ins import memory_of
 
 VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
-
-
-def memory_of(array):
-    """Watch the object that unmaps the memory of `cuda.host_array`."""
-    owner = array
-    while isinstance(owner, np.ndarray):
-        owner = owner.base
-    return weakref.ref(owner)
 
 
 def wrapped(obj, **options):

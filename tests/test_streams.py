@@ -26,6 +26,7 @@ from dlwrap._streams import (
     find_told_stream,
 )
 from patience import SECONDS, settle
+from stand_ins import make_class
 
 
 @pytest.fixture(params=[{}, {"pageable": True}], ids=["pinned", "pageable"])
@@ -76,32 +77,22 @@ class Protocol:
         return (self.version, self.handle)
 
 
-def _class(path):
-    module, _, name = path.rpartition(".")
-    return type(name, (Protocol,), {"__module__": module, "__qualname__": name})
-
-
-Torch = _class("torch.cuda.streams.Stream")
-Cupy = _class("cupy.cuda.stream.Stream")
-CupyExternal = _class("cupy.cuda.stream.ExternalStream")
-Numba = _class("numba.cuda.cudadrv.driver.Stream")
-Warp = _class("warp._src.context.Stream")
-Core = _class("cuda.core._stream.Stream")
-Unknown = _class("mine.Stream")
+Torch = make_class("torch.cuda.streams.Stream", Protocol)
+Cupy = make_class("cupy.cuda.stream.Stream", Protocol)
+CupyExternal = make_class("cupy.cuda.stream.ExternalStream", Protocol)
+Numba = make_class("numba.cuda.cudadrv.driver.Stream", Protocol)
+Warp = make_class("warp._src.context.Stream", Protocol)
+Core = make_class("cuda.core._stream.Stream", Protocol)
+Unknown = make_class("mine.Stream", Protocol)
 TorchSubclass = type("Stream", (Torch,), {"__module__": "mine"})
 
 
-def _old_class(path):
-    """Make a class as of a version that had no stream protocol yet."""
-    module, _, name = path.rpartition(".")
-    return type(name, (SimpleNamespace,), {"__module__": module, "__qualname__": name})
-
-
-OldTorch = _old_class("torch.cuda.streams.Stream")
-OldTorchExternal = _old_class("torch.cuda.streams.ExternalStream")
-OldCupy = _old_class("cupy.cuda.stream.Stream")
-OldCupyExternal = _old_class("cupy.cuda.stream.ExternalStream")
-OldNumba = _old_class("numba.cuda.cudadrv.driver.Stream")
+# As of versions that had no stream protocol yet.
+OldTorch = make_class("torch.cuda.streams.Stream")
+OldTorchExternal = make_class("torch.cuda.streams.ExternalStream")
+OldCupy = make_class("cupy.cuda.stream.Stream")
+OldCupyExternal = make_class("cupy.cuda.stream.ExternalStream")
+OldNumba = make_class("numba.cuda.cudadrv.driver.Stream")
 
 LIVE = 0  # stands for the handle of a live stream
 
