@@ -192,6 +192,16 @@ def ask_for_support(cuda):
     dlwrap.support()
 
 
+def copy_as_the_self_test_does(cuda):
+    array = cuda.host_array(64, np.uint8)
+    with _driver.primary_context(0):
+        scratch = _driver.allocate(64)
+        _driver.fill(scratch, 9, 64)
+        _driver.copy(array.ctypes.data, scratch, 64)
+        _driver.free(scratch)
+    assert (array == 9).all()
+
+
 OPERATIONS = {
     function.__name__: function
     for function in (
@@ -210,6 +220,7 @@ OPERATIONS = {
         export_during_a_capture,
         fail_to_keep_alive,
         ask_for_support,
+        copy_as_the_self_test_does,
     )
 }
 
