@@ -6,6 +6,7 @@ until it runs through.
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 import gc
@@ -83,7 +84,7 @@ def interrupted(operation, line, error, files=FILES):
             raise
     finally:
         sys.settrace(before)
-    # Where a trace function raises in an `except` clause, CPython goes on as if it still handled that exception.
+    # Where a trace function raises in an `except` clause, the thread goes on as if it still handled that exception.
     handled = sys.exc_info()[1]
     while handled is not None:
         handled.__traceback__, handled = None, handled.__context__
@@ -245,9 +246,9 @@ USE = {
 OPERATIONS = WRAP | USE
 
 
-@pytest.fixture
-def caller(cuda):
-    """A thread with a current context and a capture mode of its own choice."""
+@contextlib.contextmanager
+def own_choice(cuda):
+    """Give this thread a current context and a capture mode of its own choice."""
     cuda.configure(devices=2)
     _driver.device_count()
     checked(driver.cuCtxPushCurrent(checked(driver.cuDevicePrimaryCtxRetain(0))))
@@ -258,8 +259,15 @@ def caller(cuda):
 
 
 @pytest.fixture
+def caller():
+    """A thread for this test alone, because exceptions that a trace function raises may be left in it as handled."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+@pytest.fixture
 def elsewhere():
-    """Another thread: a lock that this one left taken would be in its way."""
+    """Another thread: a lock that the caller left taken would be in its way."""
     with ThreadPoolExecutor(1) as pool:
         yield pool
 
@@ -305,7 +313,11 @@ def test_an_exception_at_any_line_leaves_nothing_of(name, error, cuda, caller, l
         assert (where, *state_of_caller()) == (where, THREAD_LOCAL, True, 0)
         return where
 
-    lines = every_line(check, error)
+    def check_every_line():
+        with own_choice(cuda):
+            return every_line(check, error)
+
+    lines = caller.submit(check_every_line).result()
     assert lines == 0 if name in SERVED_IN_C else lines > 5
 
 
