@@ -247,11 +247,26 @@ def test_watched_arrays_are_arrays_like_any_other(cuda, dtype, shape):
 
 
 def test_watched_memory_lives_as_long_as_a_view_of_it(cuda):
-    before = cuda.host_arrays_alive
     array = cuda.host_array((4, 4), offset=8)
     assert array.ctypes.data % 4096 == 8
     view = array[1:, 2].T
     del array
-    assert cuda.host_arrays_alive == before + 1
+    assert cuda.host_arrays_alive == 1
     del view
-    assert cuda.host_arrays_alive == before
+    assert cuda.host_arrays_alive == 0
+
+
+def test_a_test_does_not_count_what_an_earlier_one_kept():
+    with dlwrap.testing.simulated_cuda() as cuda:
+        kept, other = cuda.host_array(3), cuda.host_array(3)
+        assert cuda.host_arrays_alive == 2
+    with dlwrap.testing.simulated_cuda() as cuda:
+        array = cuda.host_array(3)
+        assert cuda.host_arrays_alive == 1
+        del kept
+        assert cuda.host_arrays_alive == 1
+        cuda.reset()
+        assert cuda.host_arrays_alive == 1
+        del array
+        assert cuda.host_arrays_alive == 0
+    del other

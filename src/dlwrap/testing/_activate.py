@@ -58,6 +58,7 @@ def simulated_cuda(**settings: Any) -> Iterator[SimulatedDriver]:
     """
     driver = activate()
     driver.reset()
+    driver._library.dlwrap_sim_host_count_anew()  # noqa: SLF001 - what an earlier test leaked, or its traceback keeps
     driver.configure(**settings)
     try:
         yield driver

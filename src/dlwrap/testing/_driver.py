@@ -328,7 +328,7 @@ class SimulatedDriver:
 
     @property
     def host_arrays_alive(self) -> int:
-        """How many memories of `host_array` are not freed."""
+        """How many memories of `host_array` are not freed, of those made since the test began (`simulated_cuda`)."""
         return int(self._library.dlwrap_sim_host_alive())
 
     # Failures, gates and the log

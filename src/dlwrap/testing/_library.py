@@ -97,8 +97,9 @@ _PROTOTYPES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "pause": (_RESULT, (_NAME, ctypes.c_int)),
     "waiting": (ctypes.c_uint, (_NAME,)),
     "wait_until_paused": (ctypes.c_int, (_NAME, ctypes.c_uint, ctypes.c_double)),
-    "host_allocate": (ctypes.c_void_p, (ctypes.c_size_t,)),
-    "host_free": (None, (ctypes.c_void_p, ctypes.c_size_t)),
+    "host_allocate": (ctypes.c_void_p, (ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t))),
+    "host_free": (None, (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)),
+    "host_count_anew": (None, ()),
     "host_alive": (ctypes.c_size_t, ()),
 }
 

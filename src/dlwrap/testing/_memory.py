@@ -18,7 +18,8 @@ class HostMemory:
 
     def __init__(self, library: ctypes.CDLL, nbytes: int, offset: int) -> None:
         self._mapped = max(nbytes + offset, 1)
-        self._start: int | None = library.dlwrap_sim_host_allocate(self._mapped)
+        self._count = ctypes.c_size_t()
+        self._start: int | None = library.dlwrap_sim_host_allocate(self._mapped, ctypes.byref(self._count))
         if self._start is None:
             raise MemoryError(f"cannot map {self._mapped} bytes")
         self._free = library.dlwrap_sim_host_free
@@ -31,7 +32,7 @@ class HostMemory:
 
     def __del__(self) -> None:
         if getattr(self, "_start", None) is not None:
-            self._free(self._start, self._mapped)
+            self._free(self._start, self._mapped, self._count)
 
 
 def host_array(
