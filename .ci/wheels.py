@@ -188,7 +188,7 @@ def main() -> int:
             result = {
                 "wheel": wheel.name,
                 "sdist": sdist.name,
-                "abi3audit": json.loads(audit),
+                "abi3audit": json.loads(audit.replace(str(wheel), wheel.name)),
                 "libc of the builder": " ".join(platform.libc_ver()),
                 "pythons": used,
             }
