@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -120,3 +121,11 @@ def test_every_job_runs_a_script_that_is_there_after_jobs_that_are():
     names = {job.name for job in module.JOBS}
     assert [job.name for job in module.JOBS if not os.access(ROOT / job.command[0], os.X_OK)] == []
     assert {name for job in module.JOBS for name in job.after} <= names
+
+
+def test_no_script_hands_out_dev_null_as_a_file_to_write():
+    # A tool that writes a new file and renames it replaces the device, where it may.
+    scripts = [path for path in [ROOT / "run", *(ROOT / ".ci").iterdir()] if path.is_file()]
+    lines = [f"{path.name}: {line}" for path in scripts for line in path.read_text().splitlines()]
+    redirected = re.compile(r"(<|>) ?/dev/null")
+    assert [line for line in lines if "/dev/null" in redirected.sub("", line)] == []
