@@ -13,11 +13,13 @@ from urllib.parse import unquote, urlsplit
 
 DOCS = Path(__file__).parent
 SITE = DOCS / "_build" / "html"
+# Strict; and every page anew, since those that did not change would keep the navigation of an older build.
+OPTIONS = ("-W", "-n", "--keep-going", "-q", "-E", "-a")
 
 
 def main() -> int:
     """Build, then check."""
-    command = [sys.executable, "-m", "sphinx", "-W", "-n", "--keep-going", "-q", "-b", "html", str(DOCS), str(SITE)]
+    command = [sys.executable, "-m", "sphinx", *OPTIONS, "-b", "html", str(DOCS), str(SITE)]
     status = subprocess.run(command, check=False).returncode
     if status:
         return status
