@@ -126,7 +126,6 @@ class Arena:
         self.stop = threading.Event()
         self.faults = []
         self._values = iter(range(1 << 62))
-        self._kept_before = cuda.host_arrays_alive  # by others: what cannot be proved to be unused is kept for ever
         self.parents = [self.new_array() for _ in range(PARENTS)]
         self.streams = [Stream(cuda, blocking=i % 2 == 0) for i in range(STREAMS)]
         self.board = [None] * 2  # wraps that threads use together
@@ -135,11 +134,6 @@ class Arena:
         """Give a watched array and the value of its bytes, which the arrays before it at its address had not."""
         value = next(self._values) % 251 + 1
         return self.cuda.host_array(nbytes, np.uint8, value), value
-
-    @property
-    def arrays_alive(self):
-        """How many of the arrays made here are not freed."""
-        return self.cuda.host_arrays_alive - self._kept_before
 
     def fault(self, what):
         """Note what broke a promise, and end the run."""
@@ -539,8 +533,8 @@ def check_nothing_left(arena):
         faults.append(f"at the end something is left: {left}")
     if cuda.pending() or cuda.registrations:
         faults.append(f"at the end {cuda.pending()} operations are pending, and {cuda.registrations} page-locked")
-    if arena.arrays_alive != len(arena.parents):
-        faults.append(f"at the end {arena.arrays_alive} arrays are alive, not {len(arena.parents)}")
+    if cuda.host_arrays_alive != len(arena.parents):
+        faults.append(f"at the end {cuda.host_arrays_alive} arrays are alive, not {len(arena.parents)}")
     arena.parents.clear()
     arena.streams.clear()
 
