@@ -29,12 +29,17 @@ static LoggedCall *log_entries;
 static size_t log_count;
 static size_t log_capacity;
 
+static int (*gil_check)(void);
+
+static void find_gil_check(void) {
+    *(void **)&gil_check = dlsym(RTLD_DEFAULT, "PyGILState_Check");
+}
+
 /* 1 if the calling thread holds Python's GIL, 0 if not, -1 where there is no Python. */
 static int gil_held(void) {
-    static int (*check)(void);
-    if (check == NULL)
-        *(void **)&check = dlsym(RTLD_DEFAULT, "PyGILState_Check");
-    return check != NULL ? check() : -1;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_gil_check);
+    return gil_check != NULL ? gil_check() : -1;
 }
 
 /* Note a call; past the log's limit only the counters go on. */
