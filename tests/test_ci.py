@@ -129,3 +129,11 @@ def test_no_script_hands_out_dev_null_as_a_file_to_write():
     lines = [f"{path.name}: {line}" for path in scripts for line in path.read_text().splitlines()]
     redirected = re.compile(r"(<|>) ?/dev/null")
     assert [line for line in lines if "/dev/null" in redirected.sub("", line)] == []
+
+
+def test_coverage_of_c_is_counted_atomically():
+    # Threads that race on a counter lose counts; gcov subtracts them from others to below zero, and gcovr ends.
+    texts = [(ROOT / name).read_text() for name in (".ci/coverage", "CONTRIBUTING.md")]
+    flags = [re.findall(r'DLWRAP_CFLAGS="([^"]*--coverage[^"]*)"', text) for text in texts]
+    assert [len(found) for found in flags] == [1, 1]
+    assert [found for found in flags if "-fprofile-update=atomic" not in found[0].split()] == []
