@@ -1,6 +1,7 @@
 """What drives the simulation: settings, planned failures, gates, the call log, watched memory."""
 
 import ctypes
+import os
 import threading
 
 import numpy as np
@@ -9,6 +10,7 @@ from cuda.bindings import driver as cu
 
 import dlwrap.testing
 from dlwrap.testing import SimulationError
+from patience import eventually
 
 
 def test_a_planned_failure_happens_once_and_does_nothing(cuda, outcome):
@@ -119,6 +121,31 @@ def test_a_gate_stops_every_call_of_its_function_only(cuda, threads, stream):
     for thread in stopped:
         thread.join(10)
     assert cuda.waiting("cuStreamQuery") == 0
+
+
+def test_threads_without_python_that_end_together_race_with_nothing(cuda):
+    # More stacks than glibc keeps (40 MiB), so that each thread that ends frees the storage of others. Here the thread
+    # sanitizer sees it; that it is wrong to complain is said in .ci/tsan.supp.
+    libc, driver = ctypes.CDLL(None), ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD)
+    contexts = (ctypes.c_void_p * 12)(*range(1, 13))
+    attributes = ctypes.create_string_buffer(64)  # pthread_attr_t
+    libc.pthread_attr_init(attributes)
+    libc.pthread_attr_setdetachstate(attributes, 1)  # PTHREAD_CREATE_DETACHED
+    libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(8 << 20))
+    threads_before = _count_threads()
+    cuda.pause("cuCtxGetCurrent")
+    for number in range(len(contexts)):
+        context = ctypes.byref(contexts, number * ctypes.sizeof(ctypes.c_void_p))
+        assert libc.pthread_create(ctypes.byref(ctypes.c_ulong()), attributes, driver.cuCtxGetCurrent, context) == 0
+    cuda.wait_until_paused("cuCtxGetCurrent", threads=len(contexts))
+    cuda.resume("cuCtxGetCurrent")
+    assert eventually(lambda: _count_threads() <= threads_before)
+    assert cuda.waiting("cuCtxGetCurrent") == 0  # after their last unlock, so that `contexts` may be freed
+    assert list(contexts) == [None] * len(contexts)
+
+
+def _count_threads():
+    return len(os.listdir("/proc/self/task"))
 
 
 def test_waiting_for_a_gate_has_an_end(cuda):
