@@ -139,7 +139,7 @@ def test_threads_without_python_that_end_together_race_with_nothing(cuda):
         assert libc.pthread_create(ctypes.byref(ctypes.c_ulong()), attributes, driver.cuCtxGetCurrent, context) == 0
     cuda.wait_until_paused("cuCtxGetCurrent", threads=len(contexts))
     cuda.resume("cuCtxGetCurrent")
-    assert eventually(lambda: _count_threads() <= threads_before)
+    assert eventually(lambda: not any(contexts) and _count_threads() <= threads_before)
     assert cuda.waiting("cuCtxGetCurrent") == 0  # after their last unlock, so that `contexts` may be freed
     assert list(contexts) == [None] * len(contexts)
 
